@@ -1,0 +1,110 @@
+"""What travels between rollouts and learner: requests, samples, groups, batches. Plain frozen records, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from environments.base import SCHEMA_VERSION, Failure, Task, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How completions are drawn. ``temperature`` 0 is greedy."""
+
+    temperature: float
+    max_new_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One task to be sampled ``len(seeds)`` times, each completion with its own seed."""
+
+    task: Task
+    seeds: tuple[int, ...]
+
+
+Constraint = tuple[Literal["json"], dict[str, Any]] | tuple[Literal["regex"], str]
+"""What a reply is held to while it is decoded: a JSON schema or a regular expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One completion. Token in, token out: text is never re-tokenised.
+
+    ``token_ids``, ``logprobs`` and ``versions`` have one entry per generated token: the log-probability (nats) under
+    the sampling distribution, and the weight version that produced it.
+    """
+
+    task_id: str
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    text: str
+    finish_reason: str
+    index: int
+    seed: int
+    worker: str
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the token limit ended it."""
+        return self.finish_reason == "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A sample with what the checker said, or why there is no sample or no verdict."""
+
+    sample: Sample | None
+    result: Verdict | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All samples of one task."""
+
+    task: Task
+    members: tuple[Scored, ...]
+
+    @property
+    def rewards(self) -> list[float]:
+        """Rewards of the members that were judged; failures have none."""
+        return [m.result.reward for m in self.members if isinstance(m.result, Verdict)]
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether rewards differ, so that the group yields a non-zero advantage."""
+        rewards = self.rewards
+        return len(rewards) > 1 and max(rewards) - min(rewards) > 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One training sequence: the generated part carries an advantage and the log-probs it was sampled with."""
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    advantage: float = 0.0
+    logprobs: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What the learner gets for one update: ``rows`` are reinforced, ``replay`` rows are imitated (cross-entropy)."""
+
+    rows: tuple[Row, ...]
+    replay: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """What one optimizer update reports back: the weight version it made, metrics by name."""
+
+    version: int
+    metrics: dict[str, float] = field(default_factory=dict)

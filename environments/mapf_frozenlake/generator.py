@@ -1,0 +1,129 @@
+"""The task stream: item i is a pure function of (run seed, split, stage, knobs digest, i).
+
+An item's stream decides its stratum, whether its board must need a wait, and the key of its candidates. The first
+candidate that fits is the item. Items are worked on together in rounds, which changes the speed and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from environments.base import Labeller, Problem, stream
+from environments.mapf_frozenlake.board import Board, reserved_for
+from environments.mapf_frozenlake.candidates import draw
+from environments.mapf_frozenlake.settings import STRATUM_SIZES, MapfKnobs, Objective, hole_count
+from environments.mapf_frozenlake.yields import RAREST, Cell, InfeasibleKnobs, YieldTable, judged, label_candidates
+
+ROUND = 4_096
+"""Candidates drawn and labelled together."""
+PATIENCE = 60 * RAREST
+"""Candidates after which an item is given up: a feasible cell gets here once in e**60 items."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What an item's stream decided before any board was drawn."""
+
+    index: int
+    stratum: str
+    wait: bool
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledBoard:
+    """A board with its labels; ``drawn`` counts the candidates up to and including it."""
+
+    board: Board
+    makespan: int
+    sum_of_costs: int
+    wait_makespan: bool
+    wait_sum_of_costs: bool
+    drawn: int = 1
+
+
+def draft_item(knobs: MapfKnobs, knobs_digest: str, seed: int, split: str, stage: int, index: int) -> Draft:
+    """Stratum by share, wait by the wait ratio, and the key of the candidates."""
+    rng = stream(seed, split, stage, knobs_digest, index)
+    ticket = rng.randrange(sum(row.share for row in knobs.strata.values()))
+    for stratum, row in knobs.strata.items():
+        ticket -= row.share
+        if ticket < 0:
+            return Draft(index, stratum, rng.randrange(100) < row.wait_ratio, rng.getrandbits(64))
+    raise AssertionError("unreachable: the ticket is below the sum of shares")
+
+
+def generate(
+    drafts: Sequence[Draft], knobs: MapfKnobs, agents: int, objective: Objective, labeller: Labeller, table: YieldTable
+) -> dict[int, LabelledBoard]:
+    """The board of every drafted item, by index. Raises LabelFailure or InfeasibleKnobs."""
+    groups: defaultdict[tuple[str, bool], list[Draft]] = defaultdict(list)
+    for draft in drafts:
+        groups[draft.stratum, draft.wait].append(draft)
+    out: dict[int, LabelledBoard] = {}
+    for (stratum, wait), members in groups.items():
+        row = knobs.strata[stratum]
+        n = STRATUM_SIZES[stratum]
+        cell = Cell(n, hole_count(n, row.hole_ratio), agents, objective)
+        rate = table.of(cell).rate(wait)
+        for first in range(0, len(members), ROUND):
+            found = search(cell, wait, [m.key for m in members[first : first + ROUND]], rate, labeller)
+            for draft, labelled in zip(members[first : first + ROUND], found, strict=True):
+                if labelled is None:
+                    reason = f"no fitting board among {PATIENCE} candidates"
+                    raise InfeasibleKnobs([Problem(stratum, "wait_ratio", row.wait_ratio, reason, 0 if wait else 100)])
+                out[draft.index] = labelled
+    return out
+
+
+def search(cell: Cell, wait: bool, keys: Sequence[int], rate: float, labeller: Labeller) -> list[LabelledBoard | None]:
+    """The first fitting candidate of each key, None where ``PATIENCE`` candidates had none."""
+    found: list[LabelledBoard | None] = [None] * len(keys)
+    pending = list(range(len(keys)))
+    drawn = 0
+    while pending and drawn < PATIENCE:
+        each = max(1, min(round(1 / max(rate, 1 / RAREST)), ROUND // len(pending), PATIENCE - drawn))
+        numbers = np.tile(np.arange(drawn, drawn + each, dtype=np.uint64), len(pending))
+        key_array = np.repeat(np.array([keys[p] for p in pending], dtype=np.uint64), each)
+        for position, labelled in _first_fits(cell, wait, key_array, numbers, each, labeller):
+            found[pending[position]] = labelled
+        pending = [p for p in pending if found[p] is None]
+        drawn += each
+    return found
+
+
+def _first_fits(
+    cell: Cell,
+    wait: bool,
+    keys: np.ndarray[tuple[int], np.dtype[np.uint64]],
+    numbers: np.ndarray[tuple[int], np.dtype[np.uint64]],
+    each: int,
+    labeller: Labeller,
+) -> Iterator[tuple[int, LabelledBoard]]:
+    """(item position, board) for every item that has a fitting board in this round of ``each`` candidates per item."""
+    candidates = draw(cell.n, cell.holes, cell.agents, keys, numbers)
+    labels = label_candidates(labeller, candidates)
+    last = -1
+    for index in np.flatnonzero(judged(labels, cell.objective) == int(wait)).tolist():
+        position = index // each
+        if position == last:
+            continue
+        board = candidates.board(index)
+        if reserved_for(board) is not None:
+            continue
+        last = position
+        yield (
+            position,
+            LabelledBoard(
+                board,
+                int(labels.makespan[index]),
+                int(labels.sum_of_costs[index]),
+                bool(labels.wait_makespan[index]),
+                bool(labels.wait_sum_of_costs[index]),
+                int(numbers[index]) + 1,
+            ),
+        )

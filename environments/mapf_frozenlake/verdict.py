@@ -1,0 +1,146 @@
+"""Carrying a plan out and judging it. Knows nothing of solvers: it is the second opinion on what is legal."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from environments.base import Failure, FailureKind, Verdict
+from environments.mapf_frozenlake.board import Board
+from environments.mapf_frozenlake.plan import MOVES, Actions, Fault, parse_plan
+
+
+class MapfOutcome(enum.StrEnum):
+    """Everything that can become of a completion, worst first."""
+
+    description: str
+
+    def __new__(cls, value: str, description: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.description = description
+        return member
+
+    TRUNCATED = "truncated", "the token limit came before a complete plan"
+    PARSE_ERROR = ("parse_error", "no agent line, an unknown action, or a duplicate or extra agent")
+    MISSING_AGENT = "missing_agent", "an agent has no line"
+    OUT_OF_BOUNDS = "out_of_bounds", "an agent leaves the board"
+    HOLE = "hole", "an agent enters a hole"
+    VERTEX_CONFLICT = "vertex_conflict", "two agents are on one cell after a step"
+    EDGE_CONFLICT = "edge_conflict", "two agents swap neighbouring cells in one step"
+    GOAL_NOT_REACHED = ("goal_not_reached", "a legal plan that leaves an agent off its goal")
+    VALID = ("valid", "a legal plan that reaches every goal at more than the optimal cost")
+    OPTIMAL = "optimal", "a legal plan that reaches every goal at the optimal cost"
+
+
+SOLVED = frozenset({MapfOutcome.VALID.value, MapfOutcome.OPTIMAL.value})
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """The first broken rule: after ``step`` steps (from 1), by ``agents`` (from 1), at ``cell`` (row, column)."""
+
+    outcome: MapfOutcome
+    step: int
+    agents: tuple[int, ...]
+    cell: tuple[int, int]
+
+    def facts(self) -> dict[str, Any]:
+        """A JSON-ready record."""
+        return {"step": self.step, "agents": list(self.agents), "cell": list(self.cell)}
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A plan carried out: ``states`` are the cells of all agents from step 0 on, up to a violation if there is one."""
+
+    states: tuple[tuple[int, ...], ...]
+    violation: Violation | None
+    arrivals: tuple[int, ...]
+    """By agent, the step after which it is on its goal for good; meaningful without a violation only."""
+
+    @property
+    def makespan(self) -> int:
+        """Latest arrival, in steps."""
+        return max(self.arrivals)
+
+    @property
+    def sum_of_costs(self) -> int:
+        """Sum of arrivals, in steps."""
+        return sum(self.arrivals)
+
+
+def execute(board: Board, plans: Sequence[Actions]) -> Execution:
+    """Move all agents at once, step by step; an agent whose plan ended stays where it is."""
+    holes = frozenset(board.holes)
+    states = [board.starts]
+    for step in range(1, max(map(len, plans), default=0) + 1):
+        before = states[-1]
+        wished = [
+            _wish(board.n, cell, plan[step - 1] if step <= len(plan) else "WAIT")
+            for cell, plan in zip(before, plans, strict=True)
+        ]
+        violation = _first_violation(board.n, holes, before, wished, step)
+        if violation is not None:
+            return Execution(tuple(states), violation, ())
+        states.append(tuple(row * board.n + column for row, column in wished))
+    arrivals = tuple(_arrival([state[i] for state in states], goal) for i, goal in enumerate(board.goals))
+    last = states[-1]
+    astray = tuple(i + 1 for i, goal in enumerate(board.goals) if last[i] != goal)
+    violation = None
+    if astray:
+        cell = board.coordinates(last[astray[0] - 1])
+        violation = Violation(MapfOutcome.GOAL_NOT_REACHED, len(states) - 1, astray, cell)
+    return Execution(tuple(states), violation, arrivals)
+
+
+def _wish(n: int, cell: int, action: str) -> tuple[int, int]:
+    row, column = divmod(cell, n)
+    down, right = MOVES[action]
+    return row + down, column + right
+
+
+def _arrival(path: Sequence[int], goal: int) -> int:
+    return next((step + 1 for step in range(len(path) - 1, -1, -1) if path[step] != goal), 0)
+
+
+def _first_violation(
+    n: int, holes: frozenset[int], before: Sequence[int], wished: Sequence[tuple[int, int]], step: int
+) -> Violation | None:
+    """The first broken rule of one step: kind by kind, then by the lowest agent."""
+    agents = range(len(wished))
+    for i in agents:
+        row, column = wished[i]
+        if not (0 <= row < n and 0 <= column < n):
+            return Violation(MapfOutcome.OUT_OF_BOUNDS, step, (i + 1,), wished[i])
+    after = [row * n + column for row, column in wished]
+    for i in agents:
+        if after[i] in holes:
+            return Violation(MapfOutcome.HOLE, step, (i + 1,), wished[i])
+    pairs = [(i, j) for i in agents for j in range(i + 1, len(wished))]
+    for i, j in pairs:
+        if after[i] == after[j]:
+            return Violation(MapfOutcome.VERTEX_CONFLICT, step, (i + 1, j + 1), wished[i])
+    for i, j in pairs:
+        if after[i] == before[j] and after[j] == before[i]:
+            return Violation(MapfOutcome.EDGE_CONFLICT, step, (i + 1, j + 1), wished[i])
+    return None
+
+
+def judge(board: Board, optima: dict[str, int], objective: str, completion: str, truncated: bool) -> Verdict | Failure:
+    """The verdict on any string. A plan better than its label means that the label is wrong: a data failure."""
+    plans = parse_plan(completion, len(board.starts), truncated=truncated)
+    if isinstance(plans, Fault):
+        return Verdict(0.0, MapfOutcome[plans.kind.name].value, {"reason": plans.reason})
+    run = execute(board, plans)
+    facts: dict[str, Any] = {"optimum": optima[objective]}
+    if run.violation is not None:
+        return Verdict(0.0, run.violation.outcome.value, {**run.violation.facts(), **facts})
+    costs = {"makespan": run.makespan, "sum_of_costs": run.sum_of_costs}
+    for name, cost in costs.items():
+        if cost < optima[name]:
+            return Failure(FailureKind.DATA, f"a legal plan has {name} {cost}, below the label {optima[name]}: {board}")
+    outcome = MapfOutcome.OPTIMAL if costs[objective] == optima[objective] else MapfOutcome.VALID
+    return Verdict(optima[objective] / costs[objective], outcome.value, {**costs, **facts})

@@ -1,0 +1,183 @@
+"""The ``envwright`` command. Each command is thin: it reads arguments, calls one function and turns errors into one
+clear message and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from orchestrator.config import RunConfig, dump, load
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+model_app = typer.Typer(no_args_is_help=True, help="Models made here, for use without a model hub.")
+app.add_typer(model_app, name="model")
+console = Console()
+
+Recipe = Annotated[Path, typer.Argument(help="a recipe such as recipes/laptop.yaml")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="key.path=value overrides")]
+Address = Annotated[str | None, typer.Option(help="the cluster's dashboard, http://HEAD:8265")]
+
+
+@app.command()
+def train(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and start nothing")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="take the next free name if the run exists")] = False,
+) -> None:
+    """Train a policy through all stages of a recipe."""
+    from orchestrator.train import start
+
+    config = load(recipe, overrides or ())
+    if dry_run:
+        console.print(plan_text(config), soft_wrap=True, highlight=False)
+        return
+    raise typer.Exit(start(free_name(config) if fresh else config, console))
+
+
+@app.command()
+def resume(run: Annotated[Path, typer.Argument(help="a run directory")]) -> None:
+    """Continue a stopped run from its latest checkpoint."""
+    from orchestrator.train import resume as continue_run
+
+    raise typer.Exit(continue_run(run, console))
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="a run directory")]) -> None:
+    """Write report.html of a run again, from its directory alone."""
+    from orchestrator.report import write_report
+
+    console.print(write_report(run), soft_wrap=True)
+
+
+@app.command()
+def doctor() -> None:
+    """Versions, cores, memory, GPUs and ports of this machine, and what to do about them."""
+    from cluster.preflight import doctor_table
+
+    console.print(doctor_table(), soft_wrap=True, highlight=False)
+
+
+@model_app.command("new")
+def model_new(
+    directory: Annotated[Path, typer.Argument(help="where to write the model; must not exist")],
+    recipe: Annotated[Path, typer.Option(help="recipe whose model.new, environment and engineer to use")],
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="key.path=value overrides")] = None,
+) -> None:
+    """Make a small model and its tokenizer, warm-started on solver-labelled tasks and engineer dialogues."""
+    import shutil
+
+    from orchestrator.config import ConfigError
+    from orchestrator.run import make_environment, model_directory
+
+    if directory.exists():
+        raise ConfigError(f"{directory} exists: give a folder that does not")
+    config = load(recipe, overrides or ())
+    made = model_directory(config, make_environment(config), console.print)
+    shutil.copytree(made, directory)
+    console.print(f"model written to {directory}; use it with model.path={directory}", soft_wrap=True)
+
+
+@app.command()
+def submit(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    address: Address = None,
+    wait: Annotated[bool, typer.Option(help="follow the log until the job ends")] = True,
+) -> None:
+    """Run a recipe as a Ray job on a cluster."""
+    from cluster import jobs
+
+    load(recipe, overrides or ())
+    job = jobs.submit(str(recipe), overrides or (), address)
+    console.print(f"submitted {job}; see it with: envwright logs {job}", soft_wrap=True)
+    if wait:
+        raise typer.Exit(jobs.follow(job, address))
+
+
+@app.command()
+def status(job: str, address: Address = None) -> None:
+    """Where a submitted job stands."""
+    from cluster import jobs
+
+    console.print(jobs.status(job, address))
+
+
+@app.command()
+def logs(job: str, address: Address = None, follow: Annotated[bool, typer.Option("--follow", "-f")] = False) -> None:
+    """What a submitted job has printed."""
+    from cluster import jobs
+
+    if follow:
+        raise typer.Exit(jobs.follow(job, address))
+    print(jobs.logs(job, address))
+
+
+@app.command()
+def stop(job: str, address: Address = None) -> None:
+    """Ask a submitted job to end; it can be resumed from its run directory."""
+    from cluster import jobs
+
+    console.print("stopping" if jobs.stop(job, address) else f"{job} was not running")
+
+
+@app.command("list")
+def list_jobs(address: Address = None) -> None:
+    """Jobs on a cluster, newest first."""
+    from cluster import jobs
+
+    for row in jobs.list_jobs(address):
+        console.print(f"{row.id}  {row.status:<9}  {row.entrypoint}", soft_wrap=True, highlight=False)
+
+
+def plan_text(config: RunConfig) -> str:
+    """What ``--dry-run`` prints: resolved configuration, placement plan, memory estimate."""
+    from orchestrator.estimate import memory_table
+    from orchestrator.run import make_environment, placement
+
+    make_environment(config)
+    return "\n".join(
+        [
+            "# resolved configuration",
+            dump(config),
+            "# placement plan",
+            placement(config).table(),
+            "",
+            "# memory estimate",
+            memory_table(config),
+        ]
+    )
+
+
+def free_name(config: RunConfig) -> RunConfig:
+    """The configuration under the first of NAME, NAME-2, NAME-3, ... that has no run directory yet."""
+    names = (config.name if i == 1 else f"{config.name}-{i}" for i in range(1, 100_000))
+    return config.model_copy(
+        update={"name": next(name for name in names if not (Path(config.output) / name).exists())}
+    )
+
+
+def main() -> None:
+    """Entry point: an expected error is printed once, without a traceback, and the exit code is 1."""
+    from pydantic import ValidationError
+
+    from cluster.jobs import JobError
+    from orchestrator.train import EXPECTED
+
+    try:
+        app()
+    except (*EXPECTED, JobError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except ValidationError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

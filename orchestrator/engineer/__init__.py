@@ -1,0 +1,1 @@
+"""Engineers: who writes the next environment configuration from evidence."""

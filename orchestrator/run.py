@@ -1,0 +1,222 @@
+"""The parts of one run, put together on a cluster and taken apart again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from actors.ground_truth import SolverPool
+from actors.learner_group import LearnerGroup
+from actors.records import Constraint, Row, Sampling
+from actors.rollout import RolloutPool
+from actors.weight_sync import synchronise
+from cluster.placement import PlacementPlan, Role, plan, reserve
+from cluster.preflight import preflight
+from cluster.session import connect
+from environments.base import Environment, FrozenSet, Knobs, Message, Task, stream
+from environments.registry import load_environment
+from orchestrator.config import ConfigError, RunConfig
+from orchestrator.dialogues import dialogues
+from orchestrator.engineer.base import Engineer
+from orchestrator.engineer.controller import ControllerEngineer
+from orchestrator.engineer.factory import build
+from orchestrator.evidence import EnvInfo, check_modules, describe
+from orchestrator.metrics import Metrics
+from orchestrator.progress import TrainProgress
+from orchestrator.records import HistoryEntry
+from orchestrator.store import RunStore
+
+PROBES = 4
+"""Tasks whose prompts the sync check samples after."""
+
+
+@dataclass
+class State:
+    """Where a run stands: all that changes between two steps besides the learner's own state."""
+
+    stage: int = 0
+    step_in_stage: int = 0
+    step: int = 0
+    knobs: dict[str, Any] = field(default_factory=dict)
+    history: tuple[HistoryEntry, ...] = ()
+    rationale: str = ""
+
+
+@dataclass
+class Run:
+    """Every part of a run, ready to use."""
+
+    config: RunConfig
+    store: RunStore
+    environment: Environment
+    info: EnvInfo
+    rollouts: RolloutPool
+    learner: LearnerGroup
+    solvers: SolverPool
+    metrics: Metrics
+    progress: TrainProgress
+    model: str
+    controller: Engineer
+    engineer: Engineer = field(init=False)
+    state: State = field(default_factory=State)
+    probes: Sequence[Task] = ()
+    base_weights: Sequence[Any] = ()
+    tokenizer: Any = None
+
+    @property
+    def knobs(self) -> Knobs[Any]:
+        """The configuration of the current stage."""
+        return self.environment.Knobs.model_validate(self.state.knobs)
+
+    def sync(self) -> dict[str, float]:
+        """Bring the engines to the learner's weights; the check's numbers as metrics."""
+        check = synchronise(self.learner, self.rollouts, self.probes, self.config.sync)
+        return {
+            "sync/logprob_gap_mean": check.mean,
+            "sync/logprob_gap_max": check.worst,
+            "policy/weight_version": float(self.learner.version),
+        }
+
+    def speak(
+        self, messages: list[Message], constraint: Constraint, *, max_tokens: int, temperature: float, seed: int
+    ) -> str:
+        """One reply of the engineer's model: the current policy, or the frozen base for the time of the call."""
+        sampling = Sampling(temperature, max_tokens)
+        if self.config.engineer.kind == "policy":
+            return self.rollouts.write(messages, sampling, constraint, seed)
+        self.rollouts.load(0, self.base_weights, self.config.sync.deadline_s)
+        try:
+            return self.rollouts.write(messages, sampling, constraint, seed)
+        finally:
+            self.sync()
+
+    def replay_rows(self, step: int) -> list[Row]:
+        """Engineer dialogues to imitate in one step, so that training does not unlearn the engineer's role."""
+        count = self.config.engineer.replay_per_step
+        if not count:
+            return []
+        from orchestrator.warm_start import encode
+
+        rng = stream(self.config.seed, "replay", step)
+        spoken = dialogues(self.info, rng, count, check_modules(self.config.engineer.modules))
+        return [encode(self.tokenizer, prompt, reply) for prompt, reply in spoken]
+
+
+def placement(config: RunConfig) -> PlacementPlan:
+    """Which actors the run needs, and what each reserves."""
+    rollout, learner, truth = config.rollout, config.learner, config.ground_truth
+    engine = "vLLM engine and checker"
+    rank = f"DeepSpeed rank, ZeRO {learner.zero_stage}"
+    roles = [
+        Role("rollout", rollout.workers, rollout.cpus, rollout.gpus, note=engine),
+        Role("learner", learner.ranks, learner.cpus, learner.gpus, note=rank, counter="ranks"),
+        Role("solver", truth.workers, truth.cpus, note="ground truth process", section="ground_truth"),
+    ]
+    return plan(roles, config.cluster.placement)
+
+
+def make_environment(config: RunConfig, labeller: Any = None) -> Environment:
+    """The configured environment; a bad name or setting is a :class:`ConfigError`."""
+    try:
+        return load_environment(config.environment.name, config.environment.settings, labeller)
+    except ValueError as error:
+        raise ConfigError(f"environment: {error}") from None
+
+
+def model_directory(config: RunConfig, environment: Environment, say: Any) -> str:
+    """Where the policy's initial weights are: the configured model, or a new one, warm-started and cached."""
+    if config.model.path is None:
+        from orchestrator.warm_start import Curriculum, cached_model
+
+        modules = check_modules(config.engineer.modules)
+        curriculum = Curriculum(environment, config.environment.settings, describe(environment), modules)
+
+        def report(step: int, steps: int, metrics: dict[str, float]) -> None:
+            if step % max(1, steps // 10) == 0:
+                say(f"warm start {step}/{steps}  " + "  ".join(f"{k} {v:.3f}" for k, v in metrics.items()))
+
+        return str(cached_model(config.model.new, curriculum, report))
+    check_model_path(config.model.path)
+    return config.model.path
+
+
+def check_model_path(path: str) -> None:
+    """A model that cannot be there is refused before anything starts: a folder without config.json, a wrong path."""
+    folder = Path(path)
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
+    if folder.is_dir() and not (folder / "config.json").exists():
+        raise ConfigError(f"model.path = {path!r} is a folder without config.json: give a Hugging Face model directory")
+    if looks_local and not folder.is_dir():
+        raise ConfigError(f"model.path = {path!r} does not exist: give a Hugging Face model directory or a hub name")
+
+
+@contextmanager
+def open_run(config: RunConfig, store: RunStore, progress: TrainProgress) -> Iterator[Run]:
+    """Check the machine, make the model, reserve the cluster, start every actor; release all of it on the way out."""
+    wanted = placement(config)
+    preflight(wanted, config.cluster)
+    environment = make_environment(config)
+    model = model_directory(config, environment, progress.note)
+    with ExitStack() as stack:
+        session = stack.enter_context(connect(config.cluster, config.name))
+        progress.note(str(session))
+        reservation = stack.enter_context(reserve(wanted, config.cluster))
+        spec = (config.environment.name, dict(config.environment.settings))
+        rollouts = RolloutPool(model, config.rollout, spec, reservation.options)
+        learner = LearnerGroup(
+            model, config.learner, config.algorithm, config.rollout.temperature, reservation.options
+        )
+        solvers = SolverPool(config.ground_truth, spec, reservation.options)
+        run = Run(
+            config=config,
+            store=store,
+            environment=make_environment(config, solvers),
+            info=describe(environment),
+            rollouts=rollouts,
+            learner=learner,
+            solvers=solvers,
+            metrics=stack.enter_context(Metrics(store, config.name, first_step=store.latest_checkpoint())),
+            progress=progress,
+            model=model,
+            controller=ControllerEngineer(describe(environment), check_modules(config.engineer.modules)),
+        )
+        _prepare(run)
+        yield run
+
+
+def _prepare(run: Run) -> None:
+    config = run.config
+    run.learner.start()
+    run.rollouts.wait_ready()
+    run.probes = spread(run.environment.validation(), 1)[:PROBES]
+    if config.engineer.kind == "base":
+        run.base_weights = run.learner.publish()
+    if config.engineer.replay_per_step:
+        from transformers import AutoTokenizer
+
+        run.tokenizer = AutoTokenizer.from_pretrained(run.model)
+    engineer = config.engineer
+    run.engineer = build(
+        engineer.kind,
+        run.environment,
+        seed=config.seed,
+        style=engineer.style,
+        modules=engineer.modules,
+        generate=run.speak,
+        temperature=engineer.temperature,
+        max_tokens=engineer.max_new_tokens,
+    )
+
+
+def spread(frozen: FrozenSet, per_stratum: int) -> list[Task]:
+    """The first ``per_stratum`` tasks of each stratum, in the set's order."""
+    counts: dict[str, int] = {}
+    chosen = []
+    for task in frozen.tasks:
+        counts[task.stratum] = counts.get(task.stratum, 0) + 1
+        if counts[task.stratum] <= per_stratum:
+            chosen.append(task)
+    return chosen

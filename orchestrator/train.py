@@ -1,0 +1,100 @@
+"""Train or resume as a command does: one clear error, an honest status, the right exit code."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from actors.waiting import ActorFailure
+from actors.weight_sync import SyncError
+from cluster.placement import PlacementError
+from cluster.preflight import PreflightError
+from cluster.session import SessionError
+from orchestrator.config import ConfigError, RunConfig, dump, validate
+from orchestrator.driver import drive
+from orchestrator.evaluation import EvaluationFailed
+from orchestrator.evidence import describe
+from orchestrator.progress import TrainProgress, closing
+from orchestrator.report import write_report
+from orchestrator.run import check_model_path, make_environment, open_run, placement
+from orchestrator.stage import TrainingFailed
+from orchestrator.store import RunStore, StoreError
+
+EXPECTED = (
+    ActorFailure,
+    ConfigError,
+    EvaluationFailed,
+    PlacementError,
+    PreflightError,
+    SessionError,
+    StoreError,
+    SyncError,
+    TrainingFailed,
+)
+"""Errors whose message is all a user needs; anything else is a bug and keeps its traceback."""
+
+INTERRUPTED = 130
+
+
+def start(config: RunConfig, console: Console) -> int:
+    """A new run. Nothing is written if the configuration cannot work here."""
+    from cluster.preflight import preflight
+
+    environment = make_environment(config)
+    if config.model.path:
+        check_model_path(config.model.path)
+    if config.curriculum.stages > 1:
+        describe(environment)
+    preflight(placement(config), config.cluster)
+    store = RunStore.create(config.directory, dump(config))
+    return _supervise(config, store, console)
+
+
+def resume(directory: str | Path, console: Console) -> int:
+    """Continue a stopped run from its latest checkpoint."""
+    store = RunStore.open(directory)
+    status = store.read_status() or {}
+    if status.get("state") == "finished":
+        raise StoreError(f"{directory} is finished; its report is {store.path('report.html')}")
+    if store.latest_checkpoint() is None:
+        raise StoreError(f"{directory} has no complete checkpoint to resume from; start it again under another name")
+    config = validate(store.read_config(), f"{directory}/run.yaml")
+    return _supervise(config, store, console)
+
+
+def _supervise(config: RunConfig, store: RunStore, console: Console) -> int:
+    """Run with a status file that always tells the truth, and a report of however far it got."""
+    info = describe(make_environment(config))
+    progress = TrainProgress(
+        config.curriculum.steps_per_stage, solved=info.solved, best=info.words[0], console=console
+    )
+    store.write_status("running", time.time())
+    try:
+        with progress, open_run(config, store, progress) as run:
+            drive(run)
+    except KeyboardInterrupt:
+        hint = f"continue with: envwright resume {store.directory}"
+        _end(store, "interrupted", INTERRUPTED, hint if store.latest_checkpoint() is not None else "")
+        console.print(f"Interrupted; {hint}" if store.latest_checkpoint() is not None else "Interrupted.")
+        return INTERRUPTED
+    except EXPECTED as error:
+        _end(store, "failed", 1, str(error))
+        raise
+    except BaseException as error:
+        _end(store, "failed", 1, f"{type(error).__name__}: {error}")
+        raise
+    _end(store, "finished", 0, "")
+    summary = store.read_summary() or {}
+    console.print(closing(summary["before_after"], summary["redesigns"], store.path("report.html")))
+    return 0
+
+
+def _end(store: RunStore, state: str, code: int, message: str) -> None:
+    """Report of what there is, then the status, which is written last."""
+    try:
+        store.write_status(state, time.time(), exit_code=code, message=message)  # type: ignore[arg-type]
+        write_report(store.directory)
+    finally:
+        store.write_status(state, time.time(), exit_code=code, message=message)  # type: ignore[arg-type]
