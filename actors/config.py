@@ -83,5 +83,7 @@ class SyncConfig(Section):
     """Weight synchronisation and its check."""
 
     check_tokens: int = Field(64, ge=1, description="sampled tokens recomputed in the learner after each sync")
-    tolerance: float = Field(0.05, gt=0, description="largest allowed mean |log-prob difference| (nats) of those tokens")
+    tolerance: float = Field(
+        0.05, gt=0, description="largest allowed mean |log-prob difference| (nats) of those tokens"
+    )
     deadline_s: float = Field(300.0, gt=0, description="longest wait for all engines to hold the new weights")

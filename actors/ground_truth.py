@@ -12,7 +12,7 @@ from typing import Any
 
 from actors.config import GroundTruthConfig
 from actors.rollout import Place
-from actors.waiting import first_line
+from actors.waiting import why_lost
 from environments.base import Failure, FailureKind
 
 
@@ -22,7 +22,7 @@ class SolverWorker:
     def __init__(self, environment: tuple[str, dict[str, Any]]) -> None:
         from environments.registry import load_environment
 
-        self._labeller = load_environment(*environment)._labeller
+        self._labeller = load_environment(*environment).labeller
 
     def ready(self) -> bool:
         """Answers once the process is up."""
@@ -105,7 +105,7 @@ class SolverPool:
             return ray.get(ref)
         except RayActorError as error:
             self._replace(worker)
-            return Failure(FailureKind.INFRASTRUCTURE, f"{self._names[worker]} died: {first_line(error)}")
+            return Failure(FailureKind.INFRASTRUCTURE, f"{self._names[worker]} died: {why_lost(error)}")
         except RayTaskError as error:
             raise error.as_instanceof_cause() from None
 

@@ -17,6 +17,7 @@ from actors.grpo import policy_loss
 from actors.records import Batch, Row, UpdateResult
 from actors.sequences import EMPTY, collate, micro_batches, policy_module
 
+
 class LearnerRank:
     """One rank. Ray places it; ``setup`` joins the group."""
 
@@ -64,6 +65,7 @@ class LearnerRank:
         model = AutoModelForCausalLM.from_pretrained(self._model_path, dtype=getattr(torch, config.dtype))
         if config.gradient_checkpointing:
             model.gradient_checkpointing_enable()
+            model.train()  # transformers ignores checkpointing in a model that it loaded for inference
         self.model = model
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=config.lr, betas=(0.9, config.beta2), weight_decay=config.weight_decay
@@ -202,9 +204,9 @@ class LearnerRank:
 
     def load(self, directory: str) -> int:
         """Load a checkpoint of the same number of ranks; returns its version."""
-        path, state = self.engine.load_checkpoint(directory, tag="state")
-        if path is None:
+        if not (Path(directory) / "state").is_dir():
             raise FileNotFoundError(f"no learner state under {directory}")
+        _, state = self.engine.load_checkpoint(directory, tag="state")
         self.version = int(state["version"])
         return self.version
 

@@ -166,9 +166,7 @@ class RolloutPool:
             reports.append(report)
         return [group for group in out if group is not None], reports
 
-    def _collect(
-        self, w: int, ref: Any, stripe: list[Request], sampling: Sampling
-    ) -> tuple[list[Group], WorkerReport]:
+    def _collect(self, w: int, ref: Any, stripe: list[Request], sampling: Sampling) -> tuple[list[Group], WorkerReport]:
         what = f"{len(stripe)} prompts on {self._names[w]}"
         for attempt in range(2):
             try:
@@ -191,7 +189,9 @@ class RolloutPool:
         """Put new weights into every engine. The buckets are kept so that a replacement can load them too."""
         self._weights = (version, buckets)
         refs = [a.load.remote(version, buckets) for a in self._actors]
-        await_all(refs, what=f"weight version {version} on all engines", deadline_s=deadline_s, setting="sync.deadline_s")
+        await_all(
+            refs, what=f"weight version {version} on all engines", deadline_s=deadline_s, setting="sync.deadline_s"
+        )
 
     def probe(self, tasks: Sequence[Task], new_tokens: int) -> dict[str, list[Sample]]:
         """Probe samples of every engine by its name."""

@@ -39,15 +39,17 @@ def await_all(refs: Sequence[Any], *, what: str, deadline_s: float, setting: str
             f"raise {setting} if the work is that long, else see the actor's log in the Ray dashboard",
         ) from None
     except RayActorError as error:
+        hint = " (out of memory is the usual cause: lower concurrency or the model's size)"
         raise ActorFailure(
             FailureKind.INFRASTRUCTURE,
-            f"an actor was lost during {what}: {first_line(error)}; its log is in the Ray dashboard "
-            "(out of memory is the usual cause: lower concurrency or the model's size)",
+            f"an actor was lost during {what}: {why_lost(error)}; its log is in the Ray dashboard"
+            + ("" if error.actor_init_failed else hint),
         ) from None
     except RayTaskError as error:
         raise error.as_instanceof_cause() from None
 
 
-def first_line(error: BaseException) -> str:
-    """The first non-empty line of an error's text."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def why_lost(error: Any) -> str:
+    """One line on a ``RayActorError``: what the actor's constructor raised, or how Ray puts the loss."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return f"it could not start: {lines[-1]}" if error.actor_init_failed else lines[0]

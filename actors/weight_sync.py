@@ -87,7 +87,9 @@ def compare(
     """
     stale = {v for sample in samples for v in sample.versions} - {version}
     if stale:
-        raise SyncError(f"{worker} sampled with weight version {sorted(stale)} after version {version} was synchronised")
+        raise SyncError(
+            f"{worker} sampled with weight version {sorted(stale)} after version {version} was synchronised"
+        )
     sampled = np.array([x for sample in samples for x in sample.logprobs])
     learner = np.array([x for row in recomputed for x in row])
     gap = np.abs(sampled - learner)

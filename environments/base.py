@@ -46,6 +46,7 @@ class KnobSpec:
     unit: str
     harder: int
     description: str
+    default: int
 
     @property
     def grid(self) -> range:
@@ -97,6 +98,7 @@ class StratumKnobs(BaseModel):
                     unit=str(extra["unit"]),
                     harder=int(str(extra["harder"])),
                     description=info.description or "",
+                    default=int(info.default),
                 )
             )
         return tuple(out)
@@ -129,25 +131,24 @@ class Knobs(BaseModel, Generic[S]):
         return {name: row.share / total for name, row in self.strata.items()}
 
     def reweighted(self, weights: Mapping[str, float]) -> Knobs[S]:
-        """The same configuration with shares proportional to ``weights`` (largest becomes the top of the grid)."""
+        """The same configuration with shares in proportion to ``weights``: the largest becomes the top of the grid.
+
+        A weight above 0 gets at least one grid step, so that rounding drops no stratum.
+        """
         top = max(weights.get(name, 0.0) for name in self.strata)
         if top <= 0:
             raise ValueError("every weight is 0: at least one stratum needs data")
         rows = {}
         for name, row in self.strata.items():
             spec = type(row).specs()[0]
-            rows[name] = row.model_copy(update={"share": spec.nearest(spec.maximum * weights.get(name, 0.0) / top)})
+            weight = weights.get(name, 0.0)
+            share = max(spec.nearest(spec.maximum * weight / top), spec.step) if weight > 0 else 0
+            rows[name] = row.model_copy(update={"share": share})
         return self.model_copy(update={"strata": rows})
 
     def normalised(self) -> Knobs[S]:
-        """Canonical form: shares scaled so that they sum to about 100, still on the grid, none dropped to zero."""
-        weights = self.weights()
-        rows = {}
-        for name, row in self.strata.items():
-            spec = type(row).specs()[0]
-            scaled = spec.nearest(100 * weights[name])
-            rows[name] = row.model_copy(update={"share": max(scaled, spec.step) if row.share else 0})
-        return self.model_copy(update={"strata": rows})
+        """Canonical form: only the proportions of shares matter, so the largest is put at the top of the grid."""
+        return self.reweighted(self.weights())
 
     def changes(self, other: Knobs[S]) -> list[Change]:
         """What turns ``self`` into ``other``, in table order."""
@@ -318,6 +319,8 @@ class Environment(Protocol):
     """Closed enumeration of outcomes, worst first; each member has a one-line ``description`` attribute."""
     solved: ClassVar[frozenset[str]]
     """The outcomes that count as success (valid answers)."""
+    labeller: Labeller
+    """The injected ground truth, or the environment's own in-process one."""
 
     def __init__(self, settings: BaseModel, labeller: Labeller | None = None) -> None: ...
 

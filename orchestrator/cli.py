@@ -157,9 +157,7 @@ def plan_text(config: RunConfig) -> str:
 def free_name(config: RunConfig) -> RunConfig:
     """The configuration under the first of NAME, NAME-2, NAME-3, ... that has no run directory yet."""
     names = (config.name if i == 1 else f"{config.name}-{i}" for i in range(1, 100_000))
-    return config.model_copy(
-        update={"name": next(name for name in names if not (Path(config.output) / name).exists())}
-    )
+    return config.model_copy(update={"name": next(name for name in names if not (Path(config.output) / name).exists())})
 
 
 def main() -> None:

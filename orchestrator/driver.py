@@ -6,8 +6,10 @@ it proposes; go on with the next stage. Before and after, held-out tasks tell wh
 
 from __future__ import annotations
 
+import dataclasses
+
 from environments.base import stream
-from orchestrator import gate
+from orchestrator import counterfactual, gate
 from orchestrator.evaluation import evaluate, pairs, valid_rate
 from orchestrator.evidence import collect, remember
 from orchestrator.finish import finish, introduce
@@ -45,7 +47,9 @@ def end_stage(run: Run) -> None:
     validation = spread(run.environment.validation(), config.evaluation.validation_per_stratum)
     record = evaluate(run, f"validation of stage {state.stage}", validation)
     run.store.write_stage(state.stage, "validation", record)
-    run.progress.note(f"stage {state.stage}: {100 * valid_rate(record):.1f} % of {len(validation)} validation tasks valid")
+    run.progress.note(
+        f"stage {state.stage}: {100 * valid_rate(record):.1f} % of {len(validation)} validation tasks valid"
+    )
     if state.stage + 1 == config.curriculum.stages:
         state.stage += 1
         return
@@ -70,10 +74,15 @@ def redesign(run: Run, evidence: Evidence) -> Decision:
     run.store.write_stage(stage, "evidence", evidence.to_dict())
     proposal = run.engineer.propose(evidence)
     run.store.write_stage(stage, "engineer", {"prompt": list(proposal.prompt), "reply": proposal.reply})
+    reads = counterfactual.examine(run.engineer, run.controller, evidence, proposal)
+    run.store.write_stage(stage, "counterfactual", dataclasses.asdict(reads))
     decision = gate.decide(proposal, run.knobs, run.environment, lambda: run.controller.propose(evidence))
     run.store.write_stage(stage, "decision", decision.to_dict())
     changes = ", ".join(decision.changes) or "nothing changed"
-    run.progress.note(f"redesign after stage {stage} by {proposal.source}: {decision.status}; {changes}")
+    run.progress.note(
+        f"redesign after stage {stage} by {proposal.source}: {decision.status}; {changes}; "
+        f"followed {reads.followed} of {reads.cells} cells when results of strata were swapped"
+    )
     return decision
 
 

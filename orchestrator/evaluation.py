@@ -23,7 +23,9 @@ def evaluate(run: Run, name: str, tasks: Sequence[Task]) -> dict[str, Any]:
     groups, _ = run.rollouts.rollout([Request(task, (0,)) for task in tasks], sampling)
     rows = [_row(group) for group in groups]
     if failed := [row for row in rows if row["outcome"] is None]:
-        raise EvaluationFailed(f"{name}: {len(failed)} of {len(rows)} tasks were not judged; first: {failed[0]['failure']}")
+        raise EvaluationFailed(
+            f"{name}: {len(failed)} of {len(rows)} tasks were not judged; first: {failed[0]['failure']}"
+        )
     best = run.info.words[0]
     strata = {}
     for stratum in run.info.strata:

@@ -31,7 +31,7 @@ import yaml
 from actors.records import Group, Scored
 from environments.base import SCHEMA_VERSION, Failure, Task, canonical_json
 
-StageRecord = Literal["environment", "metrics", "evidence", "engineer", "decision", "validation"]
+StageRecord = Literal["environment", "metrics", "evidence", "engineer", "counterfactual", "decision", "validation"]
 STAGE_RECORDS: tuple[StageRecord, ...] = get_args(StageRecord)
 State = Literal["running", "finished", "failed", "interrupted"]
 

@@ -67,9 +67,7 @@ def resume(directory: str | Path, console: Console) -> int:
 def _supervise(config: RunConfig, store: RunStore, console: Console) -> int:
     """Run with a status file that always tells the truth, and a report of however far it got."""
     info = describe(make_environment(config))
-    progress = TrainProgress(
-        config.curriculum.steps_per_stage, solved=info.solved, best=info.words[0], console=console
-    )
+    progress = TrainProgress(config.curriculum.steps_per_stage, solved=info.solved, best=info.words[0], console=console)
     store.write_status("running", time.time())
     try:
         with progress, open_run(config, store, progress) as run:

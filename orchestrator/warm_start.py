@@ -45,7 +45,7 @@ def cached_model(config: NewModelConfig, curriculum: Curriculum, progress: Progr
     The key covers everything the weights depend on: the configuration, the environment with its settings and version,
     and the source of what is imitated. A directory appears whole or not at all.
     """
-    root = cache or Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "envwright" / "models"
+    root = cache or models_folder()
     target = root / model_key(config, curriculum)
     if not (target / "config.json").exists():
         root.mkdir(parents=True, exist_ok=True)
@@ -56,6 +56,13 @@ def cached_model(config: NewModelConfig, curriculum: Curriculum, progress: Progr
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+def models_folder() -> Path:
+    """``ENVWRIGHT_MODELS``, else ``envwright/models`` in the user's cache folder."""
+    if given := os.environ.get("ENVWRIGHT_MODELS"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "envwright" / "models"
 
 
 def model_key(config: NewModelConfig, curriculum: Curriculum) -> str:
@@ -122,9 +129,7 @@ def encode(tokenizer: Any, prompt: Sequence[Message], reply: str) -> Row:
     return Row(tuple(asked["input_ids"]), (*said, tokenizer.eos_token_id))
 
 
-def train(
-    model: Any, config: NewModelConfig, steps: Iterator[tuple[list[Row], list[Row]]], progress: Progress
-) -> None:
+def train(model: Any, config: NewModelConfig, steps: Iterator[tuple[list[Row], list[Row]]], progress: Progress) -> None:
     """AdamW on the mean negative log-likelihood of replies, cosine decay after a short warm-up."""
     import torch
 

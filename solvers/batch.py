@@ -14,7 +14,8 @@ from solvers.instances import check_batch
 from solvers.labels import WAIT, BatchLabels, Labels
 
 NODE_BUDGET = 1_000_000
-"""Expansions allowed to each single search of an instance. Clocks play no part, so labels repeat everywhere."""
+"""Expansions allowed to each single search of an instance, about a second; its memory bounds it at about twice that.
+Clocks play no part, so labels repeat everywhere."""
 
 WANTS = ("makespan", "sum_of_costs", "wait_makespan", "wait_sum_of_costs")
 ALL_LABELS = frozenset(WANTS)

@@ -14,7 +14,10 @@ Batch = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
 
 
 def check_batch(holes: ArrayLike, starts: ArrayLike, goals: ArrayLike) -> Batch:
-    """Contiguous holes uint8 [B, n, n], starts and goals int64 [B, k]; ValueError names what is wrong and where."""
+    """Contiguous holes uint8 [B, n, n], starts and goals int64 [B, k]; ValueError names what is wrong and where.
+
+    Writable as well: to numba a read-only array, as Ray hands out, is another type and another compilation.
+    """
     grid = _check_holes(np.asarray(holes))
     batch, size = len(grid), grid.shape[1]
     start_cells = _check_cells("starts", np.asarray(starts), batch, size)
@@ -40,7 +43,7 @@ def _check_holes(holes: NDArray[Any]) -> NDArray[np.uint8]:
     if len(wrong):
         value = holes[tuple(wrong[0])]
         raise ValueError(f"holes: value {value} in instance {wrong[0][0]} is not allowed; only 0 and 1 are")
-    return np.ascontiguousarray(holes, dtype=np.uint8)
+    return np.require(holes, np.uint8, ("C", "A", "W"))
 
 
 def _check_cells(field: str, cells: NDArray[Any], batch: int, size: int) -> NDArray[np.int64]:
@@ -57,7 +60,7 @@ def _check_cells(field: str, cells: NDArray[Any], batch: int, size: int) -> NDAr
             f"{field}: cell {cells[row, agent]} of agent {agent} in instance {row} is not allowed; "
             f"cells of a {size}x{size} board are 0..{size * size - 1}"
         )
-    return np.ascontiguousarray(cells, dtype=np.int64)
+    return np.require(cells, np.int64, ("C", "A", "W"))
 
 
 def _check_free(field: str, cells: NDArray[np.int64], holes: NDArray[np.uint8]) -> None:

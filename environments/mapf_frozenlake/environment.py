@@ -39,7 +39,7 @@ class MapfFrozenLake:
         if not isinstance(settings, MapfSettings):
             raise TypeError(f"mapf_frozenlake takes MapfSettings, not {type(settings).__name__}")
         self.settings = settings
-        self._labeller: Labeller = labeller or InProcessLabeller()
+        self.labeller: Labeller = labeller or InProcessLabeller()
         self._yields = yields.YieldTable(labeller) if labeller else yields.in_process_table()
 
     # ---------------------------------------------------------------------------------------------------------- knobs
@@ -122,7 +122,7 @@ class MapfFrozenLake:
         if problems := self.feasibility(knobs):
             raise yields.InfeasibleKnobs(problems)
         drafts = [draft_item(knobs, knobs_digest, seed, split, stage, i) for i in range(start, start + count)]
-        boards = generate(drafts, knobs, settings.agents, settings.objective, self._labeller, self._yields)
+        boards = generate(drafts, knobs, settings.agents, settings.objective, self.labeller, self._yields)
         items = []
         for draft in drafts:
             labelled = boards[draft.index]

@@ -69,7 +69,7 @@ def _parse(text: str, agents: int) -> tuple[Actions, ...] | Fault:
             return Fault(PlanFault.PARSE_ERROR, f"there is no agent {agent}")
         if agent in plans:
             return Fault(PlanFault.PARSE_ERROR, f"agent {agent} has two lines")
-        words = tuple(word.upper() for word in _GAP.split(written) if word)
+        words = tuple(word.upper() if word.isascii() else word for word in _GAP.split(written) if word)
         unknown = next((word for word in words if word not in MOVES), None)
         if unknown is not None:
             return Fault(PlanFault.PARSE_ERROR, f"unknown action {unknown[:40]!r} of agent {agent}")

@@ -55,8 +55,8 @@ class Plan:
 def plan(evidence: Evidence, info: EnvInfo, modules: Modules = DEFAULT_MODULES, rate: Rate = counted_rate) -> Plan:
     """The controller: a pure function of what ``modules`` let it see.
 
-    Without F, or without attempts on a stratum, nothing is known: middle share and difficulty as it was. Without a
-    configuration to start from (H off, or the random stage 0) difficulty starts at the middle of its grid.
+    Without F, or without attempts on a stratum, nothing is known: default share and difficulty as it was. Without a
+    configuration to start from (H off, or the random stage 0) difficulty starts at the knobs' defaults.
     """
     before = configuration(evidence, modules)
     rows: dict[str, dict[str, int]] = {}
@@ -69,7 +69,7 @@ def plan(evidence: Evidence, info: EnvInfo, modules: Modules = DEFAULT_MODULES, 
             if spec.name == SHARE:
                 row[spec.name] = share(spec, solved_rate)
             else:
-                start = middle(spec) if before is None else before[result.stratum][spec.name]
+                start = spec.default if before is None else before[result.stratum][spec.name]
                 row[spec.name] = moved(spec, start, kind)
         rows[result.stratum], classes[result.stratum] = row, kind
     return Plan(rows, classes)
@@ -87,7 +87,7 @@ def classify(rate: float | None) -> str:
 def share(spec: KnobSpec, rate: float | None) -> int:
     """4p(1 - p) of the grid's top: all of it at one half. At least one step, so that no stratum is forgotten."""
     if rate is None:
-        return middle(spec)
+        return spec.default
     return max(spec.nearest(spec.maximum * 4 * rate * (1 - rate)), spec.minimum + spec.step)
 
 
@@ -95,11 +95,6 @@ def moved(spec: KnobSpec, value: int, kind: str) -> int:
     """One grid step harder if mastered, one easier if hard, else as it was; stays within the bounds."""
     sign = {"mastered": 1, "hard": -1}.get(kind, 0)
     return spec.nearest(value + sign * spec.harder * spec.step)
-
-
-def middle(spec: KnobSpec) -> int:
-    """The middle of the grid, the lower one of two."""
-    return spec.grid[(len(spec.grid) - 1) // 2]
 
 
 class ControllerEngineer(Stateless):

@@ -22,7 +22,9 @@ FIRST_TRY = 300
 SPLIT_CAP = 400
 """Nodes of conflict-based search; those it does not solve by then it rarely solves with twenty times as many."""
 BEFORE_PROOF = 20_000
-"""Expansions of the makespan search before solvability is settled on its own."""
+"""Expansions of the makespan search, and of a proof by three agents, before more is spent on an instance."""
+MEETING_SHARE = 10
+"""A two-sided expansion moves all agents at once and costs about ten of the others."""
 
 
 @kernel
@@ -93,29 +95,33 @@ def try_straight(ws: Workspace, size: int, leader: int) -> tuple[bool, int]:
 
 
 @kernel
-def fastest(ws: Workspace, size: int, leader: int, budget: int) -> tuple[int, int]:
+def fastest(ws: Workspace, size: int, leader: int, quick: bool, budget: int) -> tuple[int, int]:
     """Settle the makespan; (1 solvable | 0 proven unsolvable | -1 open, expansions)."""
     record = ws.record[leader]
     order, members = ws.order[leader], record[MEMBERS]
     longest = _distance(ws, order[0])
     status, steps, expansions, entry = search(
-        ws, size, order, members, STEPS, True, False, longest, min(budget, FIRST_TRY)
+        ws, size, order, members, STEPS, True, False, longest, min(budget, FIRST_TRY if quick else 0)
     )
     solvable = UNKNOWN
     if status != FOUND:
         _fill_steps(ws, size, leader)
         status, steps, more, entry = search(
-            ws, size, order, members, STEPS, True, True, COSTS - 1, min(budget, BEFORE_PROOF)
+            ws, size, order, members, STEPS, True, True, COSTS - 1, min(budget, BEFORE_PROOF if quick else 0)
         )
         expansions += more
         if status == CAPPED:
-            solvable, more = _settle(ws, leader, budget)
+            solvable, more = _settle_by_subsets(ws, leader, budget)
             expansions += more
-            if solvable == 0:
-                return 0, expansions
-            if budget > BEFORE_PROOF:
+            if solvable == UNKNOWN and (budget > BEFORE_PROOF or not quick):
                 status, steps, more, entry = search(ws, size, order, members, STEPS, True, True, COSTS - 1, budget)
                 expansions += more
+            if status == CAPPED and solvable == UNKNOWN:
+                verdict, more = meet(ws, order, members, 1 + budget // MEETING_SHARE)
+                expansions += more
+                solvable = 0 if verdict == SEPARATE else 1 if verdict == MEET else UNKNOWN
+            if solvable == 0:
+                return 0, expansions
     if status == EXHAUSTED:
         return 0, expansions
     if status == FOUND:
@@ -127,8 +133,11 @@ def fastest(ws: Workspace, size: int, leader: int, budget: int) -> tuple[int, in
 
 
 @kernel
-def _settle(ws: Workspace, leader: int, budget: int) -> tuple[int, int]:
-    """Is there any plan? Subsets first: three agents that cannot pass each other are proof enough, and quick."""
+def _settle_by_subsets(ws: Workspace, leader: int, budget: int) -> tuple[int, int]:
+    """(0: proven unsolvable, else UNKNOWN; expansions). Three agents that cannot pass each other are proof enough.
+
+    The more agents, the dearer an expansion and the fewer of them: a proof is quick where agents are locked in.
+    """
     members = ws.record[leader, MEMBERS]
     subset = ws.order[AGENTS]
     expansions = 0
@@ -142,24 +151,22 @@ def _settle(ws: Workspace, leader: int, budget: int) -> tuple[int, int]:
                     taken += 1
             if taken != count:
                 continue
-            verdict, more = meet(ws, subset, count, budget)
+            verdict, more = meet(ws, subset, count, min(budget, BEFORE_PROOF >> 2 * (count - 3)))
             expansions += more
             if verdict == SEPARATE:
                 return 0, expansions
-            if verdict == MEET and count == members:
-                return 1, expansions
     return UNKNOWN, expansions
 
 
 @kernel
-def cheapest(ws: Workspace, size: int, leader: int, want_wait: bool, budget: int) -> int:
+def cheapest(ws: Workspace, size: int, leader: int, want_wait: bool, quick: bool, budget: int) -> int:
     """Settle the sum of costs and whether each cheapest plan has a wait; expansions."""
     record = ws.record[leader]
     order, members = ws.order[leader], record[MEMBERS]
     least = 0
     for q in range(members):
         least += _distance(ws, order[q])
-    cost, node, expansions = resolve_conflicts(ws, order, members, min(budget, SPLIT_CAP))
+    cost, node, expansions = resolve_conflicts(ws, order, members, min(budget, SPLIT_CAP if quick else 0))
     if 0 <= cost <= least_beyond_horizon(ws, order, members):
         _keep_walks(ws, leader, node)
         record[COST_VALUE] = cost

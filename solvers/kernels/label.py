@@ -21,6 +21,8 @@ from solvers.kernels.workspace import HORIZON, Array, Workspace
 
 UNSOLVABLE, SOLVABLE, UNDECIDED = 0, 1, 2
 WANT_MAKESPAN, WANT_COST, WANT_WAIT_MAKESPAN, WANT_WAIT_COST = 1, 2, 4, 8
+FALLBACKS_ONLY = 16
+"""Added to the wanted labels: skip the quick first stages, so that a test reaches the searches behind them."""
 
 # columns of the answers; the first four labels stand in the order of their want bits
 MAKESPAN, SUM_OF_COSTS, WAIT_MAKESPAN, WAIT_COST, LENGTH_MAKESPAN, LENGTH_COST, STATUS, EXPANSIONS = range(8)
@@ -78,14 +80,17 @@ def label(
 @kernel
 def _label_group(ws: Workspace, size: int, leader: int, want: int, budget: int) -> tuple[bool, int]:
     """Fill the component's record; (False, .) is a proof that it has no plan."""
-    straight, expansions = try_straight(ws, size, leader)
-    if straight:
-        return True, expansions
-    solvable, more = fastest(ws, size, leader, budget)
+    quick = want & FALLBACKS_ONLY == 0
+    expansions = 0
+    if quick:
+        straight, expansions = try_straight(ws, size, leader)
+        if straight:
+            return True, expansions
+    solvable, more = fastest(ws, size, leader, quick, budget)
     expansions += more
     # Without proven solvability the cost search could only run into its budget as well.
     if solvable == 1 and want & (WANT_COST | WANT_WAIT_COST):
-        expansions += cheapest(ws, size, leader, want & WANT_WAIT_COST != 0, budget)
+        expansions += cheapest(ws, size, leader, want & WANT_WAIT_COST != 0, quick, budget)
     return solvable != 0, expansions
 
 

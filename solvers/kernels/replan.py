@@ -174,9 +174,7 @@ def _holds(ws: Workspace, time: int, cell: int) -> bool:
 
 
 @kernel
-def _read_walk(
-    ws: Workspace, node: int, agent: int, length: int, moves: int, order: Array, agents: int
-) -> None:
+def _read_walk(ws: Workspace, node: int, agent: int, length: int, moves: int, order: Array, agents: int) -> None:
     """Choose one of the shortest paths, at each step the cell that touches the fewest other walks; then stay."""
     v = ws.start[agent]
     ws.walk[node, agent, 0] = v

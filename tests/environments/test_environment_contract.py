@@ -54,13 +54,20 @@ def test_tasks_are_the_same_in_every_process_and_under_every_hash_seed() -> None
     assert len(printed) == 1
 
 
+GOLDEN = [
+    '{"goals":[6,3],"holes":[0,7],"makespan":4,"n":3,"starts":[2,4],"sum_of_costs":8,'
+    '"wait_makespan":true,"wait_sum_of_costs":true}',
+    '{"goals":[4,6],"holes":[5,8,12],"makespan":6,"n":4,"starts":[1,0],"sum_of_costs":9,'
+    '"wait_makespan":false,"wait_sum_of_costs":false}',
+    '{"goals":[19,23],"holes":[3,5,7,13,24],"makespan":3,"n":5,"starts":[17,20],"sum_of_costs":5,'
+    '"wait_makespan":false,"wait_sum_of_costs":false}',
+]
+
+
 def test_the_stream_is_the_one_that_earlier_releases_generated() -> None:
     environment = load_environment("mapf_frozenlake", {"sizes": [3, 4, 5]})
     tasks = environment.generate(environment.default_knobs(), 0, 0, 3)
     assert [task.payload for task in tasks] == GOLDEN
-
-
-GOLDEN: list[str] = []
 
 
 def test_importing_the_contract_loads_nothing_heavy() -> None:

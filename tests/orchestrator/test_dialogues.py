@@ -8,7 +8,7 @@ from collections import Counter
 
 from environments.base import KnobSpec
 from orchestrator.dialogues import dialogues
-from orchestrator.engineer.controller import classify, middle, moved, share
+from orchestrator.engineer.controller import classify, moved, share
 from orchestrator.engineer.replies import parse_reply, reply_constraint, write_reply
 from orchestrator.evidence import CLASSES, vocabulary
 from tests.orchestrator.test_evidence import INFO
@@ -29,7 +29,7 @@ def reply_from_words(prompt: str) -> str:
         classes[stratum] = classify(rate)
 
         def value(spec: KnobSpec, now: list[str] = now) -> int:
-            return int(now[now.index(spec.name) + 1]) if spec.name in now else middle(spec)
+            return int(now[now.index(spec.name) + 1]) if spec.name in now else spec.default
 
         rows[stratum] = {
             spec.name: share(spec, rate) if spec.name == "share" else moved(spec, value(spec), classes[stratum])

@@ -142,7 +142,7 @@ def test_controller_makes_solved_strata_harder_and_failing_ones_easier() -> None
     }
 
 
-def test_without_a_configuration_to_start_from_difficulty_moves_from_the_middle() -> None:
+def test_without_a_configuration_to_start_from_difficulty_moves_from_the_defaults() -> None:
     for made in (plan(evidence(0), INFO), plan(evidence(1), INFO, frozenset("FGT"))):
         assert made.rows["small"] == {"share": 70, "walls": 30, "hints": 2}
 

@@ -12,7 +12,7 @@ from orchestrator.records import Decision, Proposal
 from tests.orchestrator.test_evidence import table, toy
 
 PREVIOUS = table((50, 20, 4), (50, 20, 4))
-GOOD = table((40, 30, 4), (60, 10, 2)).model_dump()
+GOOD = table((70, 30, 4), (100, 10, 2)).model_dump()
 
 
 def proposed(knobs: dict[str, Any] | None, error: str = "") -> Proposal:
@@ -43,7 +43,7 @@ def test_usable_proposal_is_accepted_with_its_changes() -> None:
     assert decision.fallback is None
     assert all(check.passed for check in decision.checks)
     assert [check.name for check in decision.checks] == ["schema", "normalisation", "feasibility"]
-    assert decision.changes[:2] == ("small share 50 → 40", "small walls 20 → 30")
+    assert decision.changes[:2] == ("small share 50 → 70", "small walls 20 → 30")
 
 
 def test_normalising_shares_is_no_repair() -> None:

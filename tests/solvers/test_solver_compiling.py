@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 import solvers
 
 REPORT = """
@@ -30,3 +32,18 @@ def test_a_copy_with_other_paths_and_times_does_not_compile_again(tmp_path):
         [sys.executable, "-c", REPORT], cwd=copy.parent, capture_output=True, text=True, check=True, timeout=200
     ).stdout.split()
     assert output == ["1", "0", str(copy / "__init__.py")]
+
+
+def test_every_accepted_input_uses_the_one_compiled_kernel():
+    """Read-only arrays come out of Ray's object store, transposed and narrow ones out of a user's hands."""
+    from solvers.kernels.label import label_batch
+
+    solvers.warm_up()
+    frozen = np.zeros((1, 4, 4), bool)
+    frozen.flags.writeable = False
+    starts = np.array([[0], [1]], np.int32).T
+    goals = np.array([[2, 3]], np.uint8)
+    goals.flags.writeable = False
+    solvers.solve_batch(frozen, starts, goals)
+    solvers.solve_batch(np.zeros((4, 4, 1), np.int64).T, starts, goals)
+    assert len(label_batch.signatures) == 1

@@ -23,9 +23,7 @@ def canonical_instances(size, holes):
                 if starts[0] == goals[0] or starts[1] == goals[1]:
                     continue
                 trips = list(zip(starts, goals, strict=True))
-                form = min(
-                    (sorted(p[c] for c in wall), sorted((p[a], p[b]) for a, b in trips)) for p in places
-                )
+                form = min((sorted(p[c] for c in wall), sorted((p[a], p[b]) for a, b in trips)) for p in places)
                 name = repr(form)
                 if name not in seen:
                     seen.add(name)

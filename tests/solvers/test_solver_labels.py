@@ -82,6 +82,25 @@ def test_labels_of_two_thousand_random_rooms_are_exact():
         assert_exact(*instance, solve(*instance))
 
 
+def test_the_searches_behind_the_quick_stages_are_exact_too():
+    """Most small instances end in a first stage; here those are skipped and the slower searches answer alone."""
+    from solvers.kernels.label import COLUMNS, FALLBACKS_ONLY, MAKESPAN, STATUS, WAIT_COST, label_batch
+    from solvers.kernels.workspace import HORIZON, allocate
+
+    workspace = allocate()
+    answers = np.empty((1, COLUMNS), np.int64)
+    for holes, starts, goals in random_rooms(seed=14, count=600):
+        plans = np.empty((1, 2, len(starts), HORIZON), np.uint8)
+        label_batch(
+            workspace, holes[None].astype(np.uint8), starts[None], goals[None], 15 | FALLBACKS_ONLY, 10**6, answers,
+            plans,
+        )  # fmt: skip
+        expected = reference_labels(holes.tolist(), starts.tolist(), goals.tolist())
+        found = [None if value == -1 else value for value in answers[0, MAKESPAN : WAIT_COST + 1].tolist()]
+        assert found == list(expected), (holes.tolist(), starts.tolist(), goals.tolist())
+        assert answers[0, STATUS] == (expected.makespan is not None)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_labels_of_a_hundred_thousand_random_rooms_are_exact():
