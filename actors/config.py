@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Section(BaseModel):
@@ -20,22 +20,16 @@ class RolloutConfig(Section):
     cpus: float = Field(1.0, gt=0, description="CPU cores reserved per engine (fractions share a core)")
     gpus: float = Field(0.0, ge=0, description="GPUs per engine; 0 uses vLLM's CPU backend")
     threads: int = Field(1, ge=1, description="compute threads per engine on the CPU backend")
-    tensor_parallel: int = Field(1, ge=1, description="GPUs one engine spans (GPU backend only)")
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     max_prompt_tokens: int = Field(512, ge=1, description="longest prompt accepted")
     max_new_tokens: int = Field(256, ge=1, description="token limit of a completion")
     temperature: float = Field(1.0, gt=0, description="sampling temperature in training")
+    thinking: bool = Field(False, description="let a chat template that knows a thinking mode use it")
     concurrency: int = Field(256, ge=1, description="sequences an engine decodes at once (vLLM max_num_seqs)")
     kv_cache_mib: int = Field(64, ge=8, description="KV cache per engine on the CPU backend, MiB")
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1, description="share of GPU memory the engine may use")
     deadline_s: float = Field(600.0, gt=0, description="longest wait for one batch of completions")
     start_deadline_s: float = Field(600.0, gt=0, description="longest wait for an engine to start")
-
-    @model_validator(mode="after")
-    def _parallel(self) -> RolloutConfig:
-        if self.tensor_parallel > 1 and self.gpus < self.tensor_parallel:
-            raise ValueError(f"tensor_parallel = {self.tensor_parallel} needs gpus >= {self.tensor_parallel}")
-        return self
 
 
 class LearnerConfig(Section):

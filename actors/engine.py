@@ -32,9 +32,8 @@ class Engine:
         }
         if config.gpus:
             options |= {
-                "tensor_parallel_size": config.tensor_parallel,
                 "gpu_memory_utilization": config.gpu_memory_utilization,
-                "distributed_executor_backend": "uni" if config.tensor_parallel == 1 else "mp",
+                "distributed_executor_backend": "uni",
             }
         else:
             # A prompt cut by chunked prefill rewinds its seeded generator, which CPU generators cannot do.

@@ -65,7 +65,10 @@ class LearnerRank:
         model = AutoModelForCausalLM.from_pretrained(self._model_path, dtype=getattr(torch, config.dtype))
         if config.gradient_checkpointing:
             model.gradient_checkpointing_enable()
-            model.train()  # transformers ignores checkpointing in a model that it loaded for inference
+        model.train()  # gradient checkpointing works in training mode only
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0  # dropout would make learner and engine disagree on every log-prob
         self.model = model
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=config.lr, betas=(0.9, config.beta2), weight_decay=config.weight_decay

@@ -21,11 +21,11 @@ class LearnerActor(LearnerRank):
 
         from actors.weight_sync import pack
 
-        refs = []
-        for bucket in pack(self.weights()):
-            if self.rank == 0:
-                refs.append(ray.put(bucket))
-        return refs
+        if self.rank == 0:
+            return [ray.put(bucket) for bucket in pack(self.weights())]
+        for _ in self.weights():  # takes part in the gathering of shards, keeps nothing
+            pass
+        return []
 
 
 class LearnerGroup:

@@ -124,7 +124,11 @@ class RolloutWorker:
 
     def _tokenize(self, messages: Sequence[Message]) -> list[int]:
         encoded = self._tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=True, return_dict=True
+            list(messages),
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            enable_thinking=self._config.thinking,
         )
         return list(encoded["input_ids"])
 

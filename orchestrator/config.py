@@ -123,6 +123,18 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     cluster: ClusterConfig = ClusterConfig()
 
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        if "://" in self.output:
+            raise ValueError(
+                f"output = {self.output!r}: DeepSpeed writes checkpoints to folders only; give a shared folder"
+            )
+        if self.engineer.replay_per_step and self.engineer.style != "compact":
+            raise ValueError(
+                "engineer.replay_per_step needs engineer.style = compact: dialogues exist in that style only"
+            )
+        return self
+
     @property
     def directory(self) -> Path:
         """The run directory."""

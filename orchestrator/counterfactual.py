@@ -8,7 +8,7 @@ the same direction. An engineer that ignores its evidence follows none; one that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import pairwise
 from typing import Any
 
 from orchestrator.engineer.base import Engineer
@@ -28,10 +28,10 @@ class Counterfactual:
 
 
 def examine(engineer: Engineer, controller: Engineer, evidence: Evidence, given: Proposal) -> Counterfactual:
-    """Swap every pair of strata once. ``given`` is what the engineer proposed on the real evidence."""
+    """Swap neighbouring strata, one pair at a time. ``given`` is the engineer's proposal on the real evidence."""
     total = Counterfactual(0, 0)
     expected = controller.propose(evidence)
-    for a, b in combinations(evidence.strata, 2):
+    for a, b in pairwise(evidence.strata):
         swapped = swap(evidence, a, b)
         total += compare(expected, controller.propose(swapped), given, engineer.propose(swapped))
     return total

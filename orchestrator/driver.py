@@ -74,15 +74,16 @@ def redesign(run: Run, evidence: Evidence) -> Decision:
     run.store.write_stage(stage, "evidence", evidence.to_dict())
     proposal = run.engineer.propose(evidence)
     run.store.write_stage(stage, "engineer", {"prompt": list(proposal.prompt), "reply": proposal.reply})
-    reads = counterfactual.examine(run.engineer, run.controller, evidence, proposal)
-    run.store.write_stage(stage, "counterfactual", dataclasses.asdict(reads))
+    if proposal.source == "policy":
+        reads = counterfactual.examine(run.engineer, run.controller, evidence, proposal)
+        run.store.write_stage(stage, "counterfactual", dataclasses.asdict(reads))
+        run.progress.note(
+            f"swapping results of strata: the proposal followed in {reads.followed} of {reads.cells} cells"
+        )
     decision = gate.decide(proposal, run.knobs, run.environment, lambda: run.controller.propose(evidence))
     run.store.write_stage(stage, "decision", decision.to_dict())
     changes = ", ".join(decision.changes) or "nothing changed"
-    run.progress.note(
-        f"redesign after stage {stage} by {proposal.source}: {decision.status}; {changes}; "
-        f"followed {reads.followed} of {reads.cells} cells when results of strata were swapped"
-    )
+    run.progress.note(f"redesign after stage {stage} by {proposal.source}: {decision.status}; {changes}")
     return decision
 
 

@@ -69,7 +69,7 @@ def memory_rows(config: RunConfig, size: ModelSize) -> list[tuple[str, float, st
     }
     rank = sum(parts.values()) * size.parameters / MIB
     detail = ", ".join(f"{name} {value * size.parameters / MIB:,.0f}" for name, value in parts.items())
-    engine = BYTES[rollout.dtype] * size.parameters / MIB / max(1, rollout.tensor_parallel)
+    engine = BYTES[rollout.dtype] * size.parameters / MIB
     cache = "the rest of the GPU" if rollout.gpus else f"{rollout.kv_cache_mib:,}"
     base = 0 if rollout.gpus else ENGINE_BASE_MIB + rollout.kv_cache_mib
     return [

@@ -119,9 +119,13 @@ def placement(config: RunConfig) -> PlacementPlan:
 
 
 def make_environment(config: RunConfig, labeller: Any = None) -> Environment:
-    """The configured environment; a bad name or setting is a :class:`ConfigError`."""
+    """The configured environment; a bad name or setting, or one without fixed sets, is a
+    :class:`ConfigError`."""
     try:
-        return load_environment(config.environment.name, config.environment.settings, labeller)
+        environment = load_environment(config.environment.name, config.environment.settings, labeller)
+        environment.validation()
+        environment.held_out()
+        return environment
     except ValueError as error:
         raise ConfigError(f"environment: {error}") from None
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from actors.records import Row
-from environments.base import Environment, Message, digest, stream
+from environments.base import Environment, Message, Task, digest, stream
 from orchestrator.config import NewModelConfig
 from orchestrator.dialogues import dialogues
 from orchestrator.evidence import EnvInfo, Modules, vocabulary
@@ -24,6 +24,9 @@ BLOCKS = 16
 
 DIALOGUE_WEIGHT = 0.5
 """Weight of the dialogue term beside the board term (each a mean over its own tokens)."""
+
+PADDED_TOKENS = 2048
+"""Rows of like length share a forward pass of this size: short ones are not padded to the longest of the step."""
 
 Progress = Callable[[int, int, dict[str, float]], None]
 """Called with (step, steps, metrics)."""
@@ -100,6 +103,17 @@ def make_model(config: NewModelConfig, curriculum: Curriculum, directory: Path, 
 def examples(config: NewModelConfig, curriculum: Curriculum, tokenizer: Any) -> Iterator[tuple[list[Row], list[Row]]]:
     """One (boards, dialogues) pair of row lists per step; a pure function of configuration and curriculum."""
     environment = curriculum.environment
+    tasks = board_tasks(config, environment)
+    rng = stream(config.seed, "warm start dialogues")
+    for step in range(config.steps):
+        chosen = tasks[step * config.tasks_per_step : (step + 1) * config.tasks_per_step]
+        boards = [encode(tokenizer, environment.prompt(t), environment.answer(t)) for t in chosen]
+        spoken = dialogues(curriculum.info, rng, config.dialogues_per_step, curriculum.modules)
+        yield boards, [encode(tokenizer, prompt, reply) for prompt, reply in spoken]
+
+
+def board_tasks(config: NewModelConfig, environment: Environment) -> list[Task]:
+    """The boards of a warm start. None is in a frozen set: the generator never emits a reserved board."""
     per_block = -(-config.steps // BLOCKS) * config.tasks_per_step
     blocks = [
         environment.generate(
@@ -110,16 +124,10 @@ def examples(config: NewModelConfig, curriculum: Curriculum, tokenizer: Any) -> 
             split="warm_start",
             stage=block,
         )
-        for block in range(BLOCKS if config.tasks_per_step else 0)
+        for block in range(BLOCKS)
     ]
     # Interleaved: every step sees every block, in place of sixteen phases that would be forgotten in turn.
-    tasks = [task for together in zip(*blocks, strict=True) for task in together]
-    rng = stream(config.seed, "warm start dialogues")
-    for step in range(config.steps):
-        chosen = tasks[step * config.tasks_per_step : (step + 1) * config.tasks_per_step]
-        boards = [encode(tokenizer, environment.prompt(t), environment.answer(t)) for t in chosen]
-        spoken = dialogues(curriculum.info, rng, config.dialogues_per_step, curriculum.modules)
-        yield boards, [encode(tokenizer, prompt, reply) for prompt, reply in spoken]
+    return [task for together in zip(*blocks, strict=True) for task in together]
 
 
 def encode(tokenizer: Any, prompt: Sequence[Message], reply: str) -> Row:
@@ -133,7 +141,7 @@ def train(model: Any, config: NewModelConfig, steps: Iterator[tuple[list[Row], l
     """AdamW on the mean negative log-likelihood of replies, cosine decay after a short warm-up."""
     import torch
 
-    from actors.sequences import collate, policy_module
+    from actors.sequences import collate, micro_batches, policy_module
 
     policy = policy_module(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, betas=(0.9, 0.95), weight_decay=0.01)
@@ -143,13 +151,14 @@ def train(model: Any, config: NewModelConfig, steps: Iterator[tuple[list[Row], l
         factor = min(1.0, (step + 1) / warmup) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * fraction)))
         for group in optimizer.param_groups:
             group["lr"] = config.lr * factor
-        metrics = {}
+        metrics: dict[str, float] = {}
         for name, rows, weight in (("boards", boards, 1.0), ("dialogues", spoken, DIALOGUE_WEIGHT)):
-            if rows:
-                logprobs, _ = policy(*collate(rows), 1.0)
-                loss = -logprobs.mean()
+            tokens = sum(len(row.token_ids) for row in rows)
+            for chunk in micro_batches(rows, PADDED_TOKENS):
+                logprobs, _ = policy(*collate(chunk), 1.0)
+                loss = -logprobs.sum() / tokens
                 (weight * loss).backward()
-                metrics[f"nll/{name}"] = loss.item()
+                metrics[f"nll/{name}"] = metrics.get(f"nll/{name}", 0.0) + loss.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -57,6 +57,12 @@ def place() -> Place:
 
 
 @pytest.fixture(scope="session")
+def environment_name() -> tuple[str, dict[str, Any]]:
+    """Name and settings, as workers get them."""
+    return ENVIRONMENT
+
+
+@pytest.fixture(scope="session")
 def environment() -> Any:
     from environments.registry import load_environment
 
@@ -99,7 +105,8 @@ def model_directory(new_model: Any, tmp_path_factory: pytest.TempPathFactory) ->
             from orchestrator.new_model import save
 
             made[tied] = tmp_path_factory.mktemp("tied" if tied else "untied")
-            save(*new_model(tied=tied), made[tied])
+            model, tokenizer = new_model(tied=tied)
+            save(model, tokenizer, made[tied])
         return made[tied]
 
     return directory

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -63,7 +64,7 @@ def test_advantages_sum_to_zero_and_keep_the_order_of_rewards(rewards, normalise
     advantages = group_advantages(rewards, normalise_std=normalise_std)
     assert sum(advantages) == pytest.approx(0.0, abs=1e-6)
     pairs = sorted(zip(rewards, advantages, strict=True))
-    assert all(a <= b + 1e-12 for (_, a), (_, b) in zip(pairs, pairs[1:]))
+    assert all(a <= b + 1e-12 for (_, a), (_, b) in itertools.pairwise(pairs))
 
 
 def test_on_policy_the_loss_is_minus_the_advantages_and_nothing_is_clipped():
@@ -86,7 +87,7 @@ def test_on_policy_the_loss_is_minus_the_advantages_and_nothing_is_clipped():
     ],
 )
 def test_one_token_is_clipped_only_where_it_already_moved_far_in_the_wanted_direction(ratio, advantage, loss, gradient):
-    """Clip 0.2 below and 0.28 above; loss = -min(r A, clip(r) A), its slope in logprob -r A or 0 where clip(r) A wins."""
+    """Clip 0.2 below and 0.28 above; loss = -min(r A, clip(r) A), slope in logprob -r A, or 0 where clip(r) A wins."""
     found, slope, statistics = loss_of([ratio], [advantage])
     assert found == pytest.approx(loss)
     assert slope == pytest.approx([gradient], abs=1e-12)

@@ -70,7 +70,7 @@ def test_a_timeout_says_what_was_awaited_how_long_and_which_setting_changes_it(s
 
 def test_a_lost_actor_is_an_infrastructure_failure_that_says_where_to_look(start):
     actor = start()
-    with pytest.raises(ActorFailure, match="lost during twelve answers.*log") as caught:
+    with pytest.raises(ActorFailure, match=r"lost during twelve answers.*log") as caught:
         wait([actor.die.remote()])
     assert caught.value.kind is FailureKind.INFRASTRUCTURE
 
