@@ -43,6 +43,9 @@ class LearnerConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     lr: float = Field(1e-6, gt=0, description="AdamW learning rate")
     warmup_steps: int = Field(0, ge=0, description="linear warm-up updates")
+    schedule: Literal["constant", "linear"] = Field(
+        "constant", description="learning rate after warm-up: as it is, or falling to zero at the run's last update"
+    )
     weight_decay: float = Field(0.0, ge=0)
     beta2: float = Field(0.95, gt=0, lt=1, description="AdamW second moment decay")
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping norm")

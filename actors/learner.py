@@ -21,9 +21,19 @@ from actors.sequences import EMPTY, collate, micro_batches, policy_module
 class LearnerRank:
     """One rank. Ray places it; ``setup`` joins the group."""
 
-    def __init__(self, model: str, config: LearnerConfig, algorithm: AlgorithmConfig, temperature: float) -> None:
+    def __init__(
+        self,
+        model: str,
+        config: LearnerConfig,
+        algorithm: AlgorithmConfig,
+        temperature: float,
+        total_updates: int | None = None,
+    ) -> None:
+        """``total_updates`` is the length of the run, which a falling learning rate needs to know."""
+        if config.schedule == "linear" and total_updates is None:
+            raise ValueError("learner.schedule = linear needs total_updates, the length of the run")
         self._model_path, self._config, self._algorithm = model, config, algorithm
-        self._temperature = temperature
+        self._temperature, self._total_updates = temperature, total_updates
         self.version = 0
 
     # ------------------------------------------------------------------------------------------------------- lifecycle
@@ -112,9 +122,11 @@ class LearnerRank:
         return UpdateResult(self.version, self._metrics(totals, reinforced, imitated))
 
     def _set_learning_rate(self) -> None:
-        """Linear warm-up to the configured rate, a function of the version alone."""
-        warmup = self._config.warmup_steps
+        """Linear warm-up, then the schedule: a function of the version alone."""
+        warmup, total = self._config.warmup_steps, self._total_updates
         factor = min(1.0, (self.version + 1) / warmup) if warmup else 1.0
+        if self._config.schedule == "linear" and total:
+            factor *= max(0.0, 1.0 - self.version / total)
         for group in self.optimizer.param_groups:
             group["lr"] = self._config.lr * factor
 

@@ -38,6 +38,7 @@ class LearnerGroup:
         algorithm: AlgorithmConfig,
         temperature: float,
         place: Place,
+        total_updates: int | None = None,
     ) -> None:
         import ray
 
@@ -48,7 +49,7 @@ class LearnerGroup:
         self._ranks = [
             ray.remote(LearnerActor)
             .options(**{**place(f"learner-{i}", 0), "runtime_env": {"env_vars": env}})
-            .remote(model, config, algorithm, temperature)
+            .remote(model, config, algorithm, temperature, total_updates)
             for i in range(config.ranks)
         ]
         self.version = 0

@@ -56,6 +56,31 @@ def report(run: Annotated[Path, typer.Argument(help="a run directory")]) -> None
 
 
 @app.command()
+def engineer(
+    run: Annotated[Path, typer.Argument(help="a finished run directory")],
+    stage: Annotated[int, typer.Option(help="the stage whose stored evidence to show")] = 0,
+    swaps: Annotated[int, typer.Option(help="pieces of synthetic evidence to swap strata in")] = 40,
+) -> None:
+    """Ask a run's final model for a redesign again, and measure how far it reads its evidence."""
+    from orchestrator.ask import reads_evidence, stored_proposal
+    from orchestrator.config import ConfigError, validate
+    from orchestrator.store import RunStore
+
+    store = RunStore.open(run)
+    config = validate(store.read_config(), f"{run}/run.yaml")
+    evidence, model = store.read_stage(stage, "evidence"), Path(store.path("model"))
+    if evidence is None or not model.is_dir():
+        raise ConfigError(f"{run} has no evidence of stage {stage} or no exported model: give a finished run")
+    console.print(stored_proposal(config, model, evidence).reply, highlight=False)
+    found = reads_evidence(config, model, swaps)
+    console.print(
+        f"results of two strata swapped in {swaps} pieces of synthetic evidence: the proposal followed in "
+        f"{found.followed} of {found.cells} cells ({100 * found.followed / max(1, found.cells):.0f} %)",
+        soft_wrap=True,
+    )
+
+
+@app.command()
 def doctor() -> None:
     """Versions, cores, memory, GPUs and ports of this machine, and what to do about them."""
     from cluster.preflight import doctor_table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -54,28 +54,41 @@ class ModelConfig(Section):
     new: NewModelConfig = NewModelConfig()
 
 
-class CurriculumConfig(Section):
-    """Stages of {instances, epochs}."""
+class StageConfig(Section):
+    """One stage: tasks from one environment configuration, seen ``epochs`` times."""
 
-    stages: int = Field(3, ge=1, description="stages; the engineer is asked between them")
-    instances: int = Field(1024, ge=1, description="tasks generated per stage")
-    epochs: int = Field(1, ge=1, description="passes over a stage's tasks")
+    instances: int = Field(1024, ge=1, description="tasks generated for the stage")
+    epochs: int = Field(1, ge=1, description="passes over the stage's tasks")
+
+
+class CurriculumConfig(Section):
+    """The stages in order (the first on a random configuration), and the shape of a step."""
+
+    stages: tuple[StageConfig, ...] = Field(
+        (StageConfig(), StageConfig(), StageConfig()), min_length=1, description="the engineer is asked between stages"
+    )
     prompts_per_step: int = Field(32, ge=1, description="tasks per step")
     group_size: int = Field(8, ge=2, description="completions per task")
     max_failed_share: float = Field(0.5, gt=0, le=1, description="failed samples of one step that end the run")
 
     @model_validator(mode="after")
     def _whole_steps(self) -> CurriculumConfig:
-        if self.instances % self.prompts_per_step:
-            raise ValueError(
-                f"instances = {self.instances} must be a multiple of prompts_per_step = {self.prompts_per_step}"
-            )
+        for i, stage in enumerate(self.stages):
+            if stage.instances % self.prompts_per_step:
+                raise ValueError(
+                    f"stages.{i}.instances = {stage.instances} must be a multiple of "
+                    f"prompts_per_step = {self.prompts_per_step}"
+                )
         return self
 
+    def steps(self, stage: int) -> int:
+        """Learner steps of one stage."""
+        return self.stages[stage].instances // self.prompts_per_step * self.stages[stage].epochs
+
     @property
-    def steps_per_stage(self) -> int:
-        """Learner steps in one stage."""
-        return self.instances // self.prompts_per_step * self.epochs
+    def total_steps(self) -> int:
+        """Learner steps of the whole run."""
+        return sum(self.steps(stage) for stage in range(len(self.stages)))
 
 
 class EngineerConfig(Section):
@@ -209,7 +222,10 @@ def _explain(error: Any) -> str:
 def _fields_at(location: tuple[Any, ...]) -> list[str]:
     model: type[BaseModel] = RunConfig
     for part in location:
+        if isinstance(part, int):
+            continue
         inner = model.model_fields[part].annotation
+        inner = next((kind for kind in get_args(inner) if isinstance(kind, type)), inner)
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return []
         model = inner

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from environments.base import stream
+from orchestrator.dialogues import random_evidence
 from orchestrator.engineer.base import Engineer
-from orchestrator.evidence import swap
+from orchestrator.evidence import EnvInfo, swap
 from orchestrator.records import Evidence, Proposal
 
 
@@ -34,6 +36,15 @@ def examine(engineer: Engineer, controller: Engineer, evidence: Evidence, given:
     for a, b in pairwise(evidence.strata):
         swapped = swap(evidence, a, b)
         total += compare(expected, controller.propose(swapped), given, engineer.propose(swapped))
+    return total
+
+
+def sound_out(engineer: Engineer, controller: Engineer, info: EnvInfo, seed: int, pieces: int = 8) -> Counterfactual:
+    """:func:`examine` on synthetic evidence, which differs between strata more than a run's own often does."""
+    rng, total = stream(seed, "swaps"), Counterfactual(0, 0)
+    for _ in range(pieces):
+        evidence = random_evidence(info, rng)
+        total += examine(engineer, controller, evidence, engineer.propose(evidence))
     return total
 
 

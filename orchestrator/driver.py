@@ -23,7 +23,7 @@ def drive(run: Run) -> None:
     """Everything between the first weights and the last."""
     if not restore(run):
         begin(run)
-    while run.state.stage < run.config.curriculum.stages:
+    while run.state.stage < len(run.config.curriculum.stages):
         train_stage(run)
         end_stage(run)
         save_checkpoint(run, border=True)
@@ -50,14 +50,14 @@ def end_stage(run: Run) -> None:
     run.progress.note(
         f"stage {state.stage}: {100 * valid_rate(record):.1f} % of {len(validation)} validation tasks valid"
     )
-    if state.stage + 1 == config.curriculum.stages:
+    if state.stage + 1 == len(config.curriculum.stages):
         state.stage += 1
         return
     evidence = collect(
         pairs(record),
         run.info,
         stage=state.stage,
-        stages=config.curriculum.stages,
+        stages=len(config.curriculum.stages),
         knobs=run.knobs,
         history=state.history,
         rationale=state.rationale,
@@ -75,10 +75,10 @@ def redesign(run: Run, evidence: Evidence) -> Decision:
     proposal = run.engineer.propose(evidence)
     run.store.write_stage(stage, "engineer", {"prompt": list(proposal.prompt), "reply": proposal.reply})
     if proposal.source == "policy":
-        reads = counterfactual.examine(run.engineer, run.controller, evidence, proposal)
+        reads = counterfactual.sound_out(run.engineer, run.controller, run.info, run.config.seed + stage)
         run.store.write_stage(stage, "counterfactual", dataclasses.asdict(reads))
         run.progress.note(
-            f"swapping results of strata: the proposal followed in {reads.followed} of {reads.cells} cells"
+            f"with results of strata swapped, proposals followed in {reads.followed} of {reads.cells} cells"
         )
     decision = gate.decide(proposal, run.knobs, run.environment, lambda: run.controller.propose(evidence))
     run.store.write_stage(stage, "decision", decision.to_dict())

@@ -80,5 +80,8 @@ def build_model(config: NewModelConfig, vocabulary_size: int) -> Any:
 
 def save(model: Any, tokenizer: Any, directory: Path) -> None:
     """Write a Hugging Face model directory that ``transformers`` and vLLM load."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # one shard of a few megabytes
     model.save_pretrained(directory, safe_serialization=True)
     tokenizer.save_pretrained(directory)

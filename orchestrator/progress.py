@@ -26,7 +26,6 @@ class TrainProgress:
 
     def __init__(
         self,
-        steps_per_stage: int,
         *,
         solved: Collection[str],
         best: str,
@@ -35,7 +34,7 @@ class TrainProgress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console or Console()
-        self._steps, self._every, self._clock = steps_per_stage, every, clock
+        self._steps, self._every, self._clock = 0, every, clock
         self._solved, self._best = solved, best
         self._stage, self._begun, self._first = -1, 0.0, 0
         self._line: TaskID | None = None
@@ -53,8 +52,9 @@ class TrainProgress:
         if self._live:
             self._live.stop()
 
-    def begin(self, stage: int, done: int = 0) -> None:
-        """A stage starts (or resumes after ``done`` of its steps)."""
+    def begin(self, stage: int, steps: int, done: int = 0) -> None:
+        """A stage of ``steps`` starts (or resumes after ``done`` of them)."""
+        self._steps = steps
         self._stage, self._begun, self._first = stage, self._clock(), done
         if self._live:
             self._line = self._live.add_task("", total=self._steps, completed=done, stage=stage, text="first step ...")

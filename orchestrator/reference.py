@@ -40,12 +40,17 @@ def _section(path: str, model: type[BaseModel], title: str, note: str = "") -> I
     """Heading, description and table of a model, then the sections inside it."""
     text = note or " ".join((model.__doc__ or "").split())
     inner = {name: info.annotation for name, info in model.model_fields.items() if _is_section(info.annotation)}
+    listed = {name: typing.get_args(info.annotation)[:1] for name, info in model.model_fields.items()}
     rows = [_row(f"{path}.{name}".lstrip("."), info) for name, info in model.model_fields.items() if name not in inner]
     table = "\n".join(["| setting | type | default | allowed | meaning |", "|---|---|---|---|---|", *rows])
     yield f"## {title}\n\n{text}" + (f"\n\n{table}" if rows else "")
     for name, section in inner.items():
         where = f"{path}.{name}".lstrip(".")
         yield from _section(where, section, f"`{where}`")
+    for name, element in listed.items():
+        if element and _is_section(element[0]):
+            where = f"{path}.{name}[]"
+            yield from _section(where, element[0], f"`{where}`")
 
 
 def _is_section(annotation: Any) -> typing.TypeGuard[type[BaseModel]]:
@@ -61,11 +66,13 @@ def _row(name: str, info: FieldInfo) -> str:
 def _type(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return " or ".join(f"`{value}`" for value in typing.get_args(annotation))
+    if element := [part for part in typing.get_args(annotation) if _is_section(part)]:
+        return f"list of {element[0].__name__}"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
 
 
 def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, default=lambda section: section.model_dump())
 
 
 def _allowed(info: FieldInfo) -> str:

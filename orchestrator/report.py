@@ -103,12 +103,12 @@ def _facts(config: Record, environment: Record, status: Record) -> list[tuple[st
     model, curriculum, engineer = (config.get(key) or {} for key in ("model", "curriculum", "engineer"))
     new = model.get("new") or {}
     shape = f"new, {new.get('hidden')} wide, {new.get('layers')} layers, {new.get('steps')} warm-start steps"
-    loop = "{stages} stages of {instances} tasks × {epochs}, {prompts_per_step} × {group_size} per step"
-    known = {"stages", "instances", "epochs", "prompts_per_step", "group_size"} <= curriculum.keys()
+    stages = ", ".join(f"{s['instances']} × {s['epochs']}" for s in curriculum.get("stages", ()))
+    loop = f"stages of {stages} tasks, {curriculum.get('prompts_per_step')} × {curriculum.get('group_size')} per step"
     facts = {
         "model": model.get("path") or (shape if new else ""),
         "environment": environment.get("name", ""),
-        "curriculum": loop.format(**curriculum) if known else "",
+        "curriculum": loop if stages else "",
         "engineer": " ".join(str(engineer[key]) for key in ("kind", "modules", "style") if key in engineer),
         "seed": str(config.get("seed", "")),
         "started": str(status.get("started_at", "")).replace("T", " ").replace("Z", " UTC"),

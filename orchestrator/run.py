@@ -170,7 +170,14 @@ def open_run(config: RunConfig, store: RunStore, progress: TrainProgress) -> Ite
         reservation = stack.enter_context(reserve(wanted, config.cluster))
         spec = (config.environment.name, dict(config.environment.settings))
         rollouts = RolloutPool(model, config.rollout, spec, reservation.options)
-        learner = LearnerGroup(model, config.learner, config.algorithm, config.rollout.temperature, reservation.options)
+        learner = LearnerGroup(
+            model,
+            config.learner,
+            config.algorithm,
+            config.rollout.temperature,
+            reservation.options,
+            config.curriculum.total_steps * config.algorithm.updates_per_batch,
+        )
         solvers = SolverPool(config.ground_truth, spec, reservation.options)
         run = Run(
             config=config,

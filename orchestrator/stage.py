@@ -20,9 +20,9 @@ class TrainingFailed(RuntimeError):
 def train_stage(run: Run) -> None:
     """Run the steps of the current stage that are still to do, with checkpoints between them."""
     config, state = run.config, run.state
-    steps = config.curriculum.steps_per_stage
+    steps = config.curriculum.steps(state.stage)
     tasks = stage_tasks(run)
-    run.progress.begin(state.stage, state.step_in_stage)
+    run.progress.begin(state.stage, steps, state.step_in_stage)
     while state.step_in_stage < steps:
         chosen = step_tasks(tasks, state.step_in_stage, run)
         values = train_step(run, chosen)
@@ -38,9 +38,10 @@ def train_stage(run: Run) -> None:
 
 def stage_tasks(run: Run) -> list[Task]:
     """The stage's tasks: items 0 .. instances - 1 of its configuration's stream."""
-    curriculum, state = run.config.curriculum, run.state
-    run.progress.note(f"stage {state.stage}: generating {curriculum.instances} tasks")
-    return run.environment.generate(run.knobs, run.config.seed, 0, curriculum.instances, stage=state.stage)
+    stage = run.state.stage
+    count = run.config.curriculum.stages[stage].instances
+    run.progress.note(f"stage {stage}: generating {count} tasks")
+    return run.environment.generate(run.knobs, run.config.seed, 0, count, stage=stage)
 
 
 def step_tasks(tasks: Sequence[Task], step: int, run: Run) -> list[Task]:

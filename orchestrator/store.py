@@ -93,7 +93,10 @@ class RunStore:
             return f"{self.directory} already holds a finished run; {elsewhere}"
         step = self.latest_checkpoint()
         if step is None:
-            return f"{self.directory} already holds a run without a complete checkpoint to resume from; {elsewhere}"
+            return (
+                f"{self.directory} already holds a run that stopped before its first checkpoint; "
+                f"start it over with `envwright resume {self.directory}`, or {elsewhere}"
+            )
         return (
             f"{self.directory} already holds a run that stopped after step {step}; "
             f"continue it with `envwright resume {self.directory}`, or {elsewhere}"

@@ -45,7 +45,7 @@ def start(config: RunConfig, console: Console) -> int:
     environment = make_environment(config)
     if config.model.path:
         check_model_path(config.model.path)
-    if config.curriculum.stages > 1:
+    if len(config.curriculum.stages) > 1:
         describe(environment)
     preflight(placement(config), config.cluster)
     store = RunStore.create(config.directory, dump(config))
@@ -53,13 +53,11 @@ def start(config: RunConfig, console: Console) -> int:
 
 
 def resume(directory: str | Path, console: Console) -> int:
-    """Continue a stopped run from its latest checkpoint."""
+    """Continue a stopped run from its latest checkpoint, or from the beginning if it stopped before the first."""
     store = RunStore.open(directory)
     status = store.read_status() or {}
     if status.get("state") == "finished":
         raise StoreError(f"{directory} is finished; its report is {store.path('report.html')}")
-    if store.latest_checkpoint() is None:
-        raise StoreError(f"{directory} has no complete checkpoint to resume from; start it again under another name")
     config = validate(store.read_config(), f"{directory}/run.yaml")
     return _supervise(config, store, console)
 
@@ -67,15 +65,15 @@ def resume(directory: str | Path, console: Console) -> int:
 def _supervise(config: RunConfig, store: RunStore, console: Console) -> int:
     """Run with a status file that always tells the truth, and a report of however far it got."""
     info = describe(make_environment(config))
-    progress = TrainProgress(config.curriculum.steps_per_stage, solved=info.solved, best=info.words[0], console=console)
+    progress = TrainProgress(solved=info.solved, best=info.words[0], console=console)
     store.write_status("running", time.time())
     try:
         with progress, open_run(config, store, progress) as run:
             drive(run)
     except KeyboardInterrupt:
         hint = f"continue with: envwright resume {store.directory}"
-        _end(store, "interrupted", INTERRUPTED, hint if store.latest_checkpoint() is not None else "")
-        console.print(f"Interrupted; {hint}" if store.latest_checkpoint() is not None else "Interrupted.")
+        _end(store, "interrupted", INTERRUPTED, hint)
+        console.print(f"Interrupted; {hint}", soft_wrap=True)
         return INTERRUPTED
     except EXPECTED as error:
         _end(store, "failed", 1, str(error))

@@ -20,9 +20,10 @@ from orchestrator.dialogues import dialogues
 from orchestrator.evidence import EnvInfo, Modules, vocabulary
 
 BLOCKS = 16
-"""Boards come in this many blocks, each from its own random configuration, so that no difficulty is missed."""
+"""Boards come in this many blocks: every other one from the default configuration, so that most are ordinary, the rest
+each from its own random configuration, so that no difficulty is missed."""
 
-DIALOGUE_WEIGHT = 0.5
+DIALOGUE_WEIGHT = 1.0
 """Weight of the dialogue term beside the board term (each a mean over its own tokens)."""
 
 PADDED_TOKENS = 2048
@@ -115,9 +116,10 @@ def examples(config: NewModelConfig, curriculum: Curriculum, tokenizer: Any) -> 
 def board_tasks(config: NewModelConfig, environment: Environment) -> list[Task]:
     """The boards of a warm start. None is in a frozen set: the generator never emits a reserved board."""
     per_block = -(-config.steps // BLOCKS) * config.tasks_per_step
+    usual = environment.default_knobs()
     blocks = [
         environment.generate(
-            environment.random_knobs(stream(config.seed, "warm start", block)),
+            environment.random_knobs(stream(config.seed, "warm start", block)) if block % 2 else usual,
             config.seed,
             0,
             per_block,

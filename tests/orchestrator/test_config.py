@@ -30,6 +30,7 @@ def test_overrides_reach_any_depth_and_keep_yaml_types() -> None:
         ("lerner.lr=1", ["unknown key lerner", "did you mean learner?"]),
         ("learner.ranksss=1", ["unknown key learner.ranksss", "did you mean ranks?"]),
         ("learner.zzz=1", ["unknown key learner.zzz", "known here: ranks"]),
+        ("curriculum.stages=[{instance: 32}]", ["curriculum.stages.0.instance", "did you mean instances?"]),
         ("learner.zero_stage=4", ["learner.zero_stage", "4"]),
         ("curriculum.group_size=1", ["curriculum.group_size", "greater than or equal to 2", "got 1"]),
         ("engineer.modules=FX", ["engineer.modules", "FX"]),
@@ -62,8 +63,8 @@ def test_a_configuration_cannot_be_changed_after_loading() -> None:
         config.seed = 3  # type: ignore[misc]
 
 
-def test_steps_per_stage_count_epochs() -> None:
+def test_steps_of_a_stage_count_epochs() -> None:
     config = RunConfig.model_validate(
-        {"name": "x", "curriculum": {"instances": 64, "epochs": 3, "prompts_per_step": 32}}
+        {"name": "x", "curriculum": {"stages": [{"instances": 64, "epochs": 3}], "prompts_per_step": 32}}
     )
-    assert config.curriculum.steps_per_stage == 6
+    assert config.curriculum.steps(0) == 6

@@ -104,10 +104,10 @@ def test_events_of_a_run_in_a_bucket_are_uploaded_whole() -> None:
 def test_log_lines_outside_a_terminal_are_plain_and_unwrapped() -> None:
     stream, now = io.StringIO(), iter(range(100))
     console = Console(file=stream, width=40)
-    shown = TrainProgress(10, solved={"valid", "optimal"}, best="optimal", console=console, clock=lambda: next(now))
+    shown = TrainProgress(solved={"valid", "optimal"}, best="optimal", console=console, clock=lambda: next(now))
     values = {"reward/mean": 0.412, "outcome/hole": 0.5, "outcome/valid": 0.1, "outcome/optimal": 0.4}
     with shown:
-        shown.begin(1)
+        shown.begin(1, 10)
         for done in range(1, 11):
             shown.update(done, values)
     lines = stream.getvalue().splitlines()
@@ -118,9 +118,9 @@ def test_log_lines_outside_a_terminal_are_plain_and_unwrapped() -> None:
 
 def test_terminal_shows_one_live_line_per_stage() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=160)
-    with TrainProgress(2, solved={"valid"}, best="valid", console=console) as shown:
+    with TrainProgress(solved={"valid"}, best="valid", console=console) as shown:
         for stage in (0, 1):
-            shown.begin(stage)
+            shown.begin(stage, 2)
             shown.update(2, {"reward/mean": 0.25})
     assert "stage 1" in console.file.getvalue()  # type: ignore[attr-defined]
 

@@ -42,7 +42,7 @@ name: laptop
 seed: 0
 model: {path: null, new: {hidden: 128, layers: 4, steps: 500}}
 sync: {tolerance: 0.001}
-curriculum: {stages: 3, instances: 1600, epochs: 1, prompts_per_step: 32, group_size: 8}
+curriculum: {stages: [{instances: 1600, epochs: 1}, {instances: 800, epochs: 2}], prompts_per_step: 32, group_size: 8}
 engineer: {kind: policy, modules: FGHT, style: compact}
 """
 
@@ -197,7 +197,7 @@ def test_report_escapes_what_the_model_wrote(tmp_path: Path) -> None:
 
 def test_interrupted_run_has_a_report_that_says_how_to_go_on(tmp_path: Path) -> None:
     store = build_run(tmp_path / "laptop", stages=1, steps=7, state="interrupted")
-    assert "no complete checkpoint to resume from" in Path(write_report(tmp_path / "laptop")).read_text()
+    assert "it has no complete checkpoint yet" in Path(write_report(tmp_path / "laptop")).read_text()
     store.finish_checkpoint(5, {}, border=False, keep=2)
     page = Path(write_report(tmp_path / "laptop")).read_text()
     assert "after 7 stored steps" in page and f"envwright resume {tmp_path / 'laptop'}" in page

@@ -124,7 +124,7 @@ def test_latest_follows_a_rollback_and_survives_its_own_loss(store: RunStore) ->
 
 
 def test_new_run_never_writes_into_an_old_one(store: RunStore) -> None:
-    with pytest.raises(RunExists, match=r"without a complete checkpoint .* name=run-2"):
+    with pytest.raises(RunExists, match=r"before its first checkpoint; .*envwright resume .* name=run-2"):
         _again(store)
     store.checkpoint_path(25)
     store.finish_checkpoint(25, {}, border=False, keep=2)

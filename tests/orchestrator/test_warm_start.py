@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from environments.base import Task, stream
+from environments.base import Task
 from environments.mapf_frozenlake.board import Board, CanonicalForm, canonical_form
 from environments.registry import load_environment
 from orchestrator import warm_start
+from orchestrator.ask import Reader
 from orchestrator.config import NewModelConfig
-from orchestrator.counterfactual import Counterfactual, compare
-from orchestrator.dialogues import random_evidence
+from orchestrator.counterfactual import sound_out
 from orchestrator.engineer.controller import ControllerEngineer
 from orchestrator.engineer.policy import PolicyEngineer
-from orchestrator.evidence import DEFAULT_MODULES, describe, swap, vocabulary
+from orchestrator.evidence import DEFAULT_MODULES, describe, vocabulary
 from orchestrator.new_model import build_tokenizer
 from orchestrator.warm_start import Curriculum, cached_model, encode, examples, model_key
 
@@ -81,27 +81,11 @@ def test_warm_start_boards_are_none_of_the_frozen_ones() -> None:
 @pytest.mark.slow
 def test_a_small_model_learns_to_read_evidence(tmp_path: Path) -> None:
     """Swap the results of the two strata: the reply follows the controller's change in far more cells than chance."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     config = NewModelConfig(hidden=96, layers=3, heads=4, steps=500, tasks_per_step=0, dialogues_per_step=40, lr=3e-3)
     made = cached_model(config, CURRICULUM, silent, tmp_path)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(made), AutoTokenizer.from_pretrained(made)
-
-    def generate(messages: Any, constraint: Any, *, max_tokens: int, temperature: float, seed: int) -> str:
-        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
-        with torch.no_grad():
-            out = model.generate(torch.tensor([ids]), max_new_tokens=max_tokens, do_sample=False)
-        return str(tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True))
-
-    engineer = PolicyEngineer(generate, CURRICULUM.info, style="compact")
+    engineer = PolicyEngineer(Reader(made), CURRICULUM.info, style="compact")
     controller = ControllerEngineer(CURRICULUM.info, DEFAULT_MODULES)
-    rng, total = stream(7, "counterfactual"), Counterfactual(0, 0)
-    for _ in range(40):
-        evidence = random_evidence(CURRICULUM.info, rng)
-        swapped = swap(evidence, "3x3", "4x4")
-        proposals = [maker.propose(e) for maker in (controller, engineer) for e in (evidence, swapped)]
-        total += compare(*proposals)
+    total = sound_out(engineer, controller, CURRICULUM.info, seed=7, pieces=40)
     # 40 swaps ask about 150 cells; random numbers follow under half of them, so 60 % is far outside chance.
     assert total.cells > 80
     assert total.followed > 0.6 * total.cells, total

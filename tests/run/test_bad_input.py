@@ -18,7 +18,7 @@ CASES = {
     "missing model": (["model.path=/nowhere/model"], ["model.path", "/nowhere/model", "does not exist"]),
     "too few cores": (["rollout.workers=40", "rollout.cpus=8"], ["320", "cores", "rollout.workers"]),
     "not a pair": (["seed"], ["'seed'", "key.path=value"]),
-    "uneven steps": (["curriculum.instances=33"], ["instances = 33", "prompts_per_step"]),
+    "uneven steps": (["curriculum.stages=[{instances: 33}]"], ["instances = 33", "prompts_per_step"]),
 }
 
 

@@ -102,7 +102,13 @@ def test_a_run_submitted_as_a_ray_job_is_seen_and_ends_well(head: Head, tmp_path
     submitted = head.ray(
         *("job", "submit", f"--address={head.dashboard}", f"--submission-id={job}", "--no-wait", "--working-dir=."),
         *("--", "python", "-m", "orchestrator", "train", "recipes/laptop.yaml"),
-        *(f"output={tmp_path}", "name=job", *SHORT, "curriculum.instances=640", "checkpoint.every_steps=100"),
+        *(
+            f"output={tmp_path}",
+            "name=job",
+            *SHORT,
+            "curriculum.stages=[{instances: 640}, {instances: 640}]",
+            "checkpoint.every_steps=100",
+        ),
     )
     assert submitted.returncode == 0, submitted.stdout + submitted.stderr
 
@@ -143,7 +149,7 @@ def test_ray_address_is_honoured(head: Head, tmp_path: Path) -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "orchestrator", "train", "recipes/laptop.yaml", f"output={tmp_path}"),
-            *("name=joined", *SHORT, "curriculum.stages=1", "curriculum.instances=8"),
+            *("name=joined", *SHORT, "curriculum.stages=[{instances: 8}]"),
         ],
         cwd=ROOT,
         env=head.environment,
