@@ -133,7 +133,9 @@ def _start(ray: Any, config: ClusterConfig, address: str | None, run: str) -> Se
         if address is not None:
             context = ray.init(address=address, runtime_env=runtime_env(os.environ), **shared)
         else:
+            # Without "local", Ray would join whatever cluster `ray start` last left running on this machine.
             context = ray.init(
+                address="local",
                 num_cpus=machine.cores(),
                 include_dashboard=config.dashboard,
                 dashboard_port=config.dashboard_port if config.dashboard else None,

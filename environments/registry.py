@@ -77,6 +77,7 @@ def load_environment(
             key = ".".join(map(str, detail["loc"]))
             nearest = difflib.get_close_matches(key, cls.Settings.model_fields, n=1)
             hint = f" (did you mean `{nearest[0]}`?)" if detail["type"] == "extra_forbidden" and nearest else ""
-            lines.append(f"`{key}`: {detail['msg']}{hint}")
+            got = "" if detail["type"] == "missing" else f" (got {detail['input']!r})"
+            lines.append(f"`{key}`: {detail['msg']}{got}{hint}")
         raise BadEnvironment(f"settings of environment `{name_or_path}`: {'; '.join(lines)}") from error
     return cls(model, labeller)

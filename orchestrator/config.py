@@ -46,6 +46,16 @@ class NewModelConfig(Section):
     tied: bool = Field(True, description="tie input and output embeddings")
     seed: int = Field(0, ge=0, description="seed of weights and warm-start data")
 
+    @model_validator(mode="after")
+    def _head_width(self) -> NewModelConfig:
+        width, rest = divmod(self.hidden, self.heads)
+        if rest or width % 32:
+            raise ValueError(
+                f"hidden = {self.hidden} over heads = {self.heads} gives heads of {self.hidden / self.heads:g}; "
+                "vLLM's CPU attention needs a multiple of 32: for example hidden = 128 with heads = 4"
+            )
+        return self
+
 
 class ModelConfig(Section):
     """The policy: an existing model, or a new one."""

@@ -192,7 +192,7 @@ def closing(rows: Sequence[Row], redesigns: Sequence[Row], report: str) -> Group
     parts.append(Text(headline(rows), style="bold"))
     if redesigns:
         parts += [Text(""), Text("Redesigns"), *(Text(line) for line in redesign_lines(redesigns))]
-    parts += [Text(""), Text(f"Report: {report}")]
+    parts += [Text(""), Text(f"Report: {report}", no_wrap=True, overflow="ignore")]
     if warning := policy_warning(redesigns):
         parts.append(Text(warning, style="bold yellow"))
     return Group(*parts)

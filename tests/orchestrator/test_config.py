@@ -31,6 +31,7 @@ def test_overrides_reach_any_depth_and_keep_yaml_types() -> None:
         ("learner.ranksss=1", ["unknown key learner.ranksss", "did you mean ranks?"]),
         ("learner.zzz=1", ["unknown key learner.zzz", "known here: ranks"]),
         ("curriculum.stages=[{instance: 32}]", ["curriculum.stages.0.instance", "did you mean instances?"]),
+        ("model.new.heads=8", ["model.new", "multiple of 32"]),
         ("learner.zero_stage=4", ["learner.zero_stage", "4"]),
         ("curriculum.group_size=1", ["curriculum.group_size", "greater than or equal to 2", "got 1"]),
         ("engineer.modules=FX", ["engineer.modules", "FX"]),

@@ -21,7 +21,7 @@ from orchestrator.warm_start import Curriculum, cached_model, encode, examples, 
 SETTINGS = {"agents": 2, "sizes": [3, 4], "template": "compact"}
 ENVIRONMENT = load_environment("mapf_frozenlake", SETTINGS)
 CURRICULUM = Curriculum(ENVIRONMENT, SETTINGS, describe(ENVIRONMENT), DEFAULT_MODULES)
-TINY = NewModelConfig(hidden=32, layers=1, heads=2, steps=2, tasks_per_step=8, dialogues_per_step=4, threads=1)
+TINY = NewModelConfig(hidden=32, layers=1, heads=1, steps=2, tasks_per_step=8, dialogues_per_step=4, threads=1)
 
 
 def canonical(task: Task) -> CanonicalForm:
@@ -81,7 +81,7 @@ def test_warm_start_boards_are_none_of_the_frozen_ones() -> None:
 @pytest.mark.slow
 def test_a_small_model_learns_to_read_evidence(tmp_path: Path) -> None:
     """Swap the results of the two strata: the reply follows the controller's change in far more cells than chance."""
-    config = NewModelConfig(hidden=96, layers=3, heads=4, steps=500, tasks_per_step=0, dialogues_per_step=40, lr=3e-3)
+    config = NewModelConfig(hidden=96, layers=3, heads=3, steps=500, tasks_per_step=0, dialogues_per_step=40, lr=3e-3)
     made = cached_model(config, CURRICULUM, silent, tmp_path)
     engineer = PolicyEngineer(Reader(made), CURRICULUM.info, style="compact")
     controller = ControllerEngineer(CURRICULUM.info, DEFAULT_MODULES)

@@ -55,7 +55,7 @@ def test_a_run_directory_tells_the_whole_story_without_ray(finished: tuple[Path,
 def test_every_sample_is_stored_with_its_weight_version(finished: tuple[Path, str]) -> None:
     rows = RunStore.open(finished[0]).read_rollouts()
     assert len(rows) == 2 * 4 * 8 * 4
-    assert {(row["step"], version) for row in rows for version in row["weight_versions"]} == {(s, s) for s in range(8)}
+    assert {(row["step"], version) for row in rows for version in row["versions"]} == {(s, s) for s in range(8)}
     assert all((row["reward"] is None) == (row["failure_kind"] is not None) for row in rows)
 
 
