@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from rich import box
 from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
@@ -123,14 +124,16 @@ def headline(rows: Sequence[Row]) -> str:
 
 
 def before_after_table(rows: Sequence[Row]) -> Table:
-    """Valid and optimal rates per stratum before and after, the pooled row last with its interval."""
-    table = Table(title="Held-out tasks, before and after training", title_justify="left")
-    table.add_column("stratum")
-    for title in ("n", "valid before", "valid after", "optimal before", "optimal after", "difference", "95 % interval"):
-        table.add_column(title, justify="right")
+    """Valid and optimal rates per stratum before → after, and the change of the valid rate in points with its paired
+    interval; the pooled row last."""
+    # Six narrow columns: a log or a terminal of 80 characters must not break them.
+    table = Table(title="Held-out tasks, before → after training", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("stratum", no_wrap=True)
+    for title in ("n", "valid %", "optimal %", "change", "95 % interval"):
+        table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         cells = [str(row["stratum"]), str(row["n"])]
-        cells += [_percent(row[f"{rate}_{when}"]) for rate in ("valid", "optimal") for when in ("before", "after")]
+        cells += [f"{100 * row[f'{r}_before']:.1f} → {100 * row[f'{r}_after']:.1f}" for r in ("valid", "optimal")]
         cells += [points(row["difference"]), f"{points(row['low'])} to {points(row['high'])}"]
         pooled = row["stratum"] == POOLED
         if pooled:

@@ -27,7 +27,7 @@ def finished(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 def test_a_run_ends_with_its_table_its_redesigns_and_its_report(finished: tuple[Path, str]) -> None:
     directory, printed = finished
-    last = printed[printed.index("Held-out tasks, before and after training") :]
+    last = printed[printed.index("Held-out tasks, before → after training") :]
     assert "3x3" in last
     assert "Redesigns" in last
     assert "proposal of policy" in last
@@ -117,3 +117,15 @@ def _is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except OSError:
         return True
+
+
+@pytest.mark.parametrize("kind", ["base", pytest.param("controller", marks=pytest.mark.slow)])
+def test_other_engineers_carry_a_run_to_its_end(kind: str, cache: Path, tmp_path: Path) -> None:
+    """The frozen base answers with version 0 for one reply, then the engines are synchronised back and checked."""
+    done = envwright(cache, "train", str(RECIPE), f"output={tmp_path}", "name=x", *SHORT, f"engineer.kind={kind}")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    store = RunStore.open(tmp_path / "x")
+    decision = store.read_stage(0, "decision")
+    assert decision is not None
+    assert decision["proposal"]["source"] == kind
+    assert {v for row in store.read_rollouts(stage=1, columns=["versions"]) for v in row["versions"]} == {4, 5, 6, 7}
