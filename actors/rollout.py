@@ -13,7 +13,7 @@ from actors.waiting import ActorFailure, await_all
 from environments.base import Failure, FailureKind, Message, Task
 
 Place = Callable[[str, int], dict[str, Any]]
-"""Ray actor options for a readable name such as ``rollout-0`` and how often that actor has been replaced."""
+"""Ray actor options for a readable name such as ``rollout-0``; the number counts the replacements its pool has made."""
 
 
 @dataclass(frozen=True, slots=True)

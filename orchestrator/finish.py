@@ -33,9 +33,8 @@ def finish(run: Run) -> None:
     before, after = run.store.read_evaluation("before"), run.store.read_evaluation("after")
     if before is None or after is None:
         raise RuntimeError("the held-out evaluations are missing from the run directory")
-    rows = before_after(
-        before["tasks"], after["tasks"], solved=run.info.solved, best=run.info.words[0], seed=run.config.seed
-    )
+    # The report resamples with the same default seed, so that both show one interval.
+    rows = before_after(before["tasks"], after["tasks"], solved=run.info.solved, best=run.info.words[0])
     decisions = [(k, run.store.read_stage(k, "decision")) for k in run.store.stages()]
     redesigns = [summarise_redesign(k, decision) for k, decision in decisions if decision]
     run.store.write_summary({"before_after": rows, "redesigns": redesigns})

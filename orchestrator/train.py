@@ -20,7 +20,7 @@ from orchestrator.progress import TrainProgress, closing
 from orchestrator.report import write_report
 from orchestrator.run import check_model_path, make_environment, open_run, placement
 from orchestrator.stage import TrainingFailed
-from orchestrator.store import RunStore, StoreError
+from orchestrator.store import RunStore, State, StoreError
 
 EXPECTED = (
     ActorFailure,
@@ -87,10 +87,10 @@ def _supervise(config: RunConfig, store: RunStore, console: Console) -> int:
     return 0
 
 
-def _end(store: RunStore, state: str, code: int, message: str) -> None:
-    """Report of what there is, then the status, which is written last."""
+def _end(store: RunStore, state: State, code: int, message: str) -> None:
+    """Report of what there is (it shows how the run ended), then the status, which is written last."""
     try:
-        store.write_status(state, time.time(), exit_code=code, message=message)  # type: ignore[arg-type]
+        store.write_status(state, time.time(), exit_code=code, message=message)
         write_report(store.directory)
     finally:
-        store.write_status(state, time.time(), exit_code=code, message=message)  # type: ignore[arg-type]
+        store.write_status(state, time.time(), exit_code=code, message=message)
