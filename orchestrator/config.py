@@ -39,7 +39,7 @@ class NewModelConfig(Section):
     layers: int = Field(4, ge=1, description="transformer blocks")
     heads: int = Field(4, ge=1, description="attention heads (and key-value heads)")
     steps: int = Field(600, ge=0, description="supervised warm-start steps; 0 keeps random weights")
-    tasks_per_step: int = Field(64, ge=1, description="solver-labelled boards per step")
+    tasks_per_step: int = Field(64, ge=0, description="solver-labelled boards per step")
     dialogues_per_step: int = Field(16, ge=0, description="engineer dialogues per step")
     lr: float = Field(2e-3, gt=0, description="peak learning rate (cosine decay)")
     threads: int = Field(2, ge=1, description="compute threads")

@@ -78,10 +78,11 @@ def test_warm_start_boards_are_none_of_the_frozen_ones() -> None:
     assert not seen & frozen
 
 
-@pytest.mark.slow
 def test_a_small_model_learns_to_read_evidence(tmp_path: Path) -> None:
     """Swap the results of the two strata: the reply follows the controller's change in far more cells than chance."""
-    config = NewModelConfig(hidden=96, layers=3, heads=3, steps=500, tasks_per_step=0, dialogues_per_step=40, lr=3e-3)
+    config = NewModelConfig(
+        hidden=96, layers=3, heads=3, steps=500, tasks_per_step=0, dialogues_per_step=40, lr=3e-3, threads=1
+    )
     made = cached_model(config, CURRICULUM, silent, tmp_path)
     engineer = PolicyEngineer(Reader(made), CURRICULUM.info, style="compact")
     controller = ControllerEngineer(CURRICULUM.info, DEFAULT_MODULES)
