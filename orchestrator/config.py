@@ -110,6 +110,9 @@ class EngineerConfig(Section):
     temperature: float = Field(0.0, ge=0, description="sampling temperature of the proposal")
     max_new_tokens: int = Field(512, ge=16, description="token limit of the proposal")
     replay_per_step: int = Field(0, ge=0, description="engineer dialogues imitated in each learner step")
+    swaps: int = Field(
+        0, ge=0, description="pieces of synthetic evidence, strata swapped, asked of the policy after each redesign"
+    )
 
 
 class EvaluationConfig(Section):

@@ -39,7 +39,7 @@ def examine(engineer: Engineer, controller: Engineer, evidence: Evidence, given:
     return total
 
 
-def sound_out(engineer: Engineer, controller: Engineer, info: EnvInfo, seed: int, pieces: int = 8) -> Counterfactual:
+def sound_out(engineer: Engineer, controller: Engineer, info: EnvInfo, seed: int, pieces: int) -> Counterfactual:
     """:func:`examine` on synthetic evidence, which differs between strata more than a run's own often does."""
     rng, total = stream(seed, "swaps"), Counterfactual(0, 0)
     for _ in range(pieces):

@@ -74,8 +74,8 @@ def redesign(run: Run, evidence: Evidence) -> Decision:
     run.store.write_stage(stage, "evidence", evidence.to_dict())
     proposal = run.engineer.propose(evidence)
     run.store.write_stage(stage, "engineer", {"prompt": list(proposal.prompt), "reply": proposal.reply})
-    if proposal.source == "policy":
-        reads = counterfactual.sound_out(run.engineer, run.controller, run.info, run.config.seed + stage)
+    if proposal.source == "policy" and (swaps := run.config.engineer.swaps):
+        reads = counterfactual.sound_out(run.engineer, run.controller, run.info, run.config.seed + stage, swaps)
         run.store.write_stage(stage, "counterfactual", dataclasses.asdict(reads))
         run.progress.note(
             f"with results of strata swapped, proposals followed in {reads.followed} of {reads.cells} cells"
