@@ -71,8 +71,9 @@ class GroundTruthConfig(Section):
 
     workers: int = Field(1, ge=1, description="solver processes, one Ray actor each")
     cpus: float = Field(1.0, gt=0, description="CPU cores reserved per solver process")
-    chunk: int = Field(128, ge=1, description="instances per request")
+    chunk: int = Field(128, ge=1, description="instances per request; eight times as many where they move as arrays")
     deadline_s: float = Field(60.0, gt=0, description="longest wait for one request before its process is replaced")
+    start_deadline_s: float = Field(600.0, gt=0, description="longest wait for a process to start")
     retries: int = Field(2, ge=0, description="how often a request is sent again after a time-out or a dead process")
 
 

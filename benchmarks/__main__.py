@@ -14,6 +14,7 @@ NAMES = {
     "learner": "learner rank ÷ a bare PyTorch loop on the same batch",
     "sync": "weight synchronisation by stage, beside the same copies measured alone",
     "solver": "labels per second and time per instance by stratum",
+    "pool": "labels per second through the solver pool of one and two processes ÷ in process",
 }
 
 

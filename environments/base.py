@@ -15,7 +15,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypedDict, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeAlias, TypedDict, TypeVar, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -257,6 +257,21 @@ class Verdict:
     schema_version: int = SCHEMA_VERSION
 
 
+class Outcomes(enum.StrEnum):
+    """What a closed list of outcomes derives from: members are ``NAME = "value", "one-line description"``."""
+
+    description: str
+
+    def __new__(cls, value: str, description: str = "") -> Self:
+        member = str.__new__(cls, value)
+        member._value_, member.description = value, description
+        return member
+
+
+class NoAnswer(ValueError):
+    """The environment knows no best answer to its tasks."""
+
+
 class FailureKind(enum.StrEnum):
     """Why something could not be decided. None of these is ever a reward."""
 
@@ -359,7 +374,7 @@ class Environment(Protocol):
         ...
 
     def answer(self, task: Task) -> str:
-        """A best possible completion (the oracle), for warm starts and for checking the checker."""
+        """A best possible completion, for warm starts and checking the checker; raises NoAnswer if none is known."""
         ...
 
     def score(self, task: Task, completion: str, *, truncated: bool = False) -> Verdict | Failure:

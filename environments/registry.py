@@ -13,7 +13,10 @@ from pydantic import ValidationError
 from environments.base import Environment, Labeller
 
 GROUP = "envwright.environments"
-BUILT_IN = {"mapf_frozenlake": "environments.mapf_frozenlake:MapfFrozenLake"}
+BUILT_IN = {
+    "jsonl": "environments.jsonl:JsonlEnvironment",
+    "mapf_frozenlake": "environments.mapf_frozenlake:MapfFrozenLake",
+}
 _MEMBERS = ("name", "version", "Settings", "Knobs", "Outcome", "solved", "generate", "prompt", "answer", "score")
 
 

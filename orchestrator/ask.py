@@ -6,7 +6,8 @@ results of two strata swapped, and whether the proposal follows (see :mod:`orche
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +22,70 @@ from orchestrator.records import Evidence, HistoryEntry, Proposal, StratumResult
 from orchestrator.run import make_environment
 
 
-class Reader:
-    """A Hugging Face model as ``generate`` of an engineer: greedy, and not constrained, so the reply is its own."""
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a model said: ``tokens`` generated, the one that ends it included; ``truncated`` if the limit ended it."""
 
-    def __init__(self, directory: str | Path) -> None:
+    text: str
+    tokens: int
+    truncated: bool
+
+
+class Reader:
+    """A Hugging Face model that answers chats, greedily and on CPU. It is also ``generate`` of an engineer: it is not
+    constrained then, so that the reply is its own."""
+
+    def __init__(self, directory: str | Path, *, thinking: bool = False) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
 
-        self._tokenizer = AutoTokenizer.from_pretrained(directory)
+        logging.disable_progress_bar()
+        self.tokenizer = AutoTokenizer.from_pretrained(directory)
         self._model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        self._thinking = thinking
+
+    @property
+    def context(self) -> int:
+        """Most tokens that prompt and completion may have together."""
+        return int(self._model.config.max_position_embeddings)
+
+    def tokenize(self, messages: Sequence[Message]) -> list[int]:
+        """The prompt as token ids, as a rollout worker makes it."""
+        encoded = self.tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, return_dict=True, enable_thinking=self._thinking
+        )
+        return list(encoded["input_ids"])
+
+    def complete(self, ids: Sequence[int], max_tokens: int) -> Completion:
+        """The greedy completion of a prompt."""
+        import torch
+
+        prompt = torch.tensor([list(ids)])
+        greedy = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        with torch.no_grad():
+            out = self._model.generate(
+                prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=max_tokens, **greedy
+            )
+        said = out[0, len(ids) :].tolist()
+        ends = self._model.generation_config.eos_token_id
+        ended = said and said[-1] in (ends if isinstance(ends, list) else [ends])
+        text = str(self.tokenizer.decode(said, skip_special_tokens=True))
+        return Completion(text, len(said), len(said) >= max_tokens and not ended)
 
     def __call__(
         self, messages: list[Message], constraint: Constraint, *, max_tokens: int, temperature: float, seed: int
     ) -> str:
         """One reply."""
-        import torch
-
-        encoded = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
-        ids = encoded["input_ids"]
-        with torch.no_grad():
-            out = self._model.generate(torch.tensor([ids]), max_new_tokens=max_tokens, do_sample=False)
-        return str(self._tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True))
+        return self.complete(self.tokenize(messages), max_tokens).text
 
 
 def engineer_of(config: RunConfig, directory: str | Path) -> tuple[PolicyEngineer, ControllerEngineer, EnvInfo]:
     """The model in ``directory`` as the run's engineer, the controller beside it, and what both know."""
     info = describe(make_environment(config))
     modules = check_modules(config.engineer.modules)
-    engineer = PolicyEngineer(Reader(directory), info, style=config.engineer.style, modules=modules)
+    reader = Reader(directory, thinking=config.rollout.thinking)
+    engineer = PolicyEngineer(reader, info, style=config.engineer.style, modules=modules)
     return engineer, ControllerEngineer(info, modules), info
 
 

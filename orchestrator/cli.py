@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -15,6 +15,8 @@ from orchestrator.config import RunConfig, dump, load
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 model_app = typer.Typer(no_args_is_help=True, help="Models made here, for use without a model hub.")
 app.add_typer(model_app, name="model")
+env_app = typer.Typer(no_args_is_help=True, help="Environments: what can be trained on.")
+app.add_typer(env_app, name="env")
 console = Console()
 
 Recipe = Annotated[Path, typer.Argument(help="a recipe such as recipes/laptop.yaml")]
@@ -81,6 +83,42 @@ def engineer(
 
 
 @app.command()
+def solve(
+    file: Annotated[str, typer.Argument(help="one board as text or JSON, or JSON lines; - is standard input")] = "-",
+    map_file: Annotated[Path | None, typer.Option("--map", help="a MovingAI .map, with --scen and --agents")] = None,
+    scenario: Annotated[Path | None, typer.Option("--scen", help="a MovingAI .scen")] = None,
+    agents: Annotated[int | None, typer.Option(help="how many entries of the scenario to take")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="a JSON line per board, also for a single one")] = False,
+    want: Annotated[str | None, typer.Option(help="labels to compute, apart by commas; all if not given")] = None,
+    node_budget: Annotated[int | None, typer.Option(help="expansions allowed to each search of a board")] = None,
+) -> None:
+    """Solve boards exactly: least makespan and sum of costs, necessary waits, plans, or a proof that there is none."""
+    from orchestrator.solve import Question, Source, run
+
+    raise typer.Exit(run(Source(file, map_file, scenario, agents), Question.of(want, node_budget), as_json))
+
+
+@app.command()
+def case(
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="a finished run, a Hugging Face model directory, or oracle: the solver")
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="another one, on the same board")],
+    board: Annotated[str, typer.Option(help="a JSON file with n, holes, starts, goals; or paper-3x3, paper-10x10")],
+    out: Annotated[Path | None, typer.Option(help="a folder for pictures of both: SVG, PNG, GIF and text")] = None,
+    frames: Annotated[bool, typer.Option("--ascii", help="show every step as text")] = False,
+    template: Annotated[
+        Literal["text", "compact"] | None, typer.Option(help="how to ask a model directory; text if not given")
+    ] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="token limit of a model directory")] = None,
+) -> None:
+    """Show two checkpoints on the same board: tokens generated, valid, optimal, and where the agents go."""
+    from orchestrator.case import compare
+
+    compare((a, b), board, console, out=out, frames=frames, template=template, max_new_tokens=max_new_tokens)
+
+
+@app.command()
 def doctor() -> None:
     """Versions, cores, memory, GPUs and ports of this machine, and what to do about them."""
     from cluster.preflight import doctor_table
@@ -106,6 +144,17 @@ def model_new(
     made = model_directory(config, make_environment(config), console.print)
     shutil.copytree(made, directory)
     console.print(f"model written to {directory}; use it with model.path={directory}", soft_wrap=True)
+
+
+@env_app.command("check")
+def env_check(
+    name: Annotated[str, typer.Argument(help="a registered name, or package.module:Class")],
+    settings: Annotated[list[str] | None, typer.Option(help="key=value of its settings, once per setting")] = None,
+) -> None:
+    """Check that an environment keeps the contract, one line per check; exit code 1 if it does not."""
+    from orchestrator.env_commands import check
+
+    raise typer.Exit(check(name, settings or (), console))
 
 
 @app.command()
@@ -191,10 +240,11 @@ def main() -> None:
 
     from cluster.jobs import JobError
     from orchestrator.train import EXPECTED
+    from solvers.boards import BoardError
 
     try:
         app()
-    except (*EXPECTED, JobError) as error:
+    except (*EXPECTED, JobError, BoardError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     except ValidationError as error:

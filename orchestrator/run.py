@@ -16,7 +16,7 @@ from actors.weight_sync import synchronise
 from cluster.placement import PlacementPlan, Role, plan, reserve
 from cluster.preflight import preflight
 from cluster.session import connect
-from environments.base import Environment, FrozenSet, Knobs, Message, Task, stream
+from environments.base import Environment, FrozenSet, Knobs, Message, NoAnswer, Task, stream
 from environments.registry import load_environment
 from orchestrator.config import ConfigError, RunConfig
 from orchestrator.dialogues import dialogues
@@ -132,6 +132,7 @@ def make_environment(config: RunConfig, labeller: Any = None) -> Environment:
 
 def model_directory(config: RunConfig, environment: Environment, say: Any) -> str:
     """Where the policy's initial weights are: the configured model, or a new one, warm-started and cached."""
+    check_warm_start(config, environment)
     if config.model.path is None:
         from orchestrator.warm_start import Curriculum, cached_model
 
@@ -145,6 +146,19 @@ def model_directory(config: RunConfig, environment: Environment, say: Any) -> st
         return str(cached_model(config.model.new, curriculum, report))
     check_model_path(config.model.path)
     return config.model.path
+
+
+def check_warm_start(config: RunConfig, environment: Environment) -> None:
+    """A new model imitates the environment's own answers: one that knows none is refused before anything starts."""
+    new = config.model.new
+    if config.model.path is None and new.steps and new.tasks_per_step:
+        try:
+            environment.answer(environment.validation().tasks[0])
+        except NoAnswer as error:
+            raise ConfigError(
+                f"a new model is warm-started on answers, and {error}: name a model with model.path, or set "
+                "model.new.steps=0 for random weights"
+            ) from None
 
 
 def check_model_path(path: str) -> None:

@@ -18,7 +18,7 @@ from orchestrator.evaluation import EvaluationFailed
 from orchestrator.evidence import describe
 from orchestrator.progress import TrainProgress, closing
 from orchestrator.report import write_report
-from orchestrator.run import check_model_path, make_environment, open_run, placement
+from orchestrator.run import check_model_path, check_warm_start, make_environment, open_run, placement
 from orchestrator.stage import TrainingFailed
 from orchestrator.store import RunStore, State, StoreError
 
@@ -43,6 +43,7 @@ def start(config: RunConfig, console: Console) -> int:
     from cluster.preflight import preflight
 
     environment = make_environment(config)
+    check_warm_start(config, environment)
     if config.model.path:
         check_model_path(config.model.path)
     if len(config.curriculum.stages) > 1:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-from environments.base import Failure, FailureKind, Verdict
+from environments.base import Failure, FailureKind, Outcomes, Verdict
 from environments.mapf_frozenlake.board import Board
 from environments.mapf_frozenlake.plan import MOVES, Actions, Fault, parse_plan
 
 
-class MapfOutcome(enum.StrEnum):
+class MapfOutcome(Outcomes):
     """Everything that can become of a completion, worst first."""
-
-    description: str
-
-    def __new__(cls, value: str, description: str) -> Self:
-        member = str.__new__(cls, value)
-        member._value_ = value
-        member.description = description
-        return member
 
     TRUNCATED = "truncated", "the token limit came before a complete plan"
     PARSE_ERROR = ("parse_error", "no agent line, an unknown action, or a duplicate or extra agent")
@@ -60,6 +51,8 @@ class Execution:
     violation: Violation | None
     arrivals: tuple[int, ...]
     """By agent, the step after which it is on its goal for good; meaningful without a violation only."""
+    attempt: tuple[tuple[int, int], ...] = ()
+    """(row, column) that each agent was bound for in a step that broke a rule: perhaps a hole, or off the board."""
 
     @property
     def makespan(self) -> int:
@@ -77,15 +70,17 @@ def execute(board: Board, plans: Sequence[Actions]) -> Execution:
     holes = frozenset(board.holes)
     states = [board.starts]
     for step in range(1, max(map(len, plans), default=0) + 1):
-        before = states[-1]
-        wished = [
-            _wish(board.n, cell, plan[step - 1] if step <= len(plan) else "WAIT")
-            for cell, plan in zip(before, plans, strict=True)
-        ]
-        violation = _first_violation(board.n, holes, before, wished, step)
+        actions = [plan[step - 1] if step <= len(plan) else "WAIT" for plan in plans]
+        wished = wishes(board.n, states[-1], actions)
+        violation = first_violation(board.n, holes, states[-1], wished, step)
         if violation is not None:
-            return Execution(tuple(states), violation, ())
+            return Execution(tuple(states), violation, (), wished)
         states.append(tuple(row * board.n + column for row, column in wished))
+    return carried_out(board, states)
+
+
+def carried_out(board: Board, states: Sequence[tuple[int, ...]]) -> Execution:
+    """The execution of a plan whose every step was legal: cells of all agents from step 0 on."""
     arrivals = tuple(_arrival([state[i] for state in states], goal) for i, goal in enumerate(board.goals))
     last = states[-1]
     astray = tuple(i + 1 for i, goal in enumerate(board.goals) if last[i] != goal)
@@ -94,6 +89,11 @@ def execute(board: Board, plans: Sequence[Actions]) -> Execution:
         cell = board.coordinates(last[astray[0] - 1])
         violation = Violation(MapfOutcome.GOAL_NOT_REACHED, len(states) - 1, astray, cell)
     return Execution(tuple(states), violation, arrivals)
+
+
+def wishes(n: int, before: Sequence[int], actions: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Where each agent wants to go, as (row, column), which may be off the board."""
+    return tuple(_wish(n, cell, action) for cell, action in zip(before, actions, strict=True))
 
 
 def _wish(n: int, cell: int, action: str) -> tuple[int, int]:
@@ -106,7 +106,7 @@ def _arrival(path: Sequence[int], goal: int) -> int:
     return next((step + 1 for step in range(len(path) - 1, -1, -1) if path[step] != goal), 0)
 
 
-def _first_violation(
+def first_violation(
     n: int, holes: frozenset[int], before: Sequence[int], wished: Sequence[tuple[int, int]], step: int
 ) -> Violation | None:
     """The first broken rule of one step: kind by kind, then by the lowest agent."""
@@ -134,7 +134,11 @@ def judge(board: Board, optima: dict[str, int], objective: str, completion: str,
     plans = parse_plan(completion, len(board.starts), truncated=truncated)
     if isinstance(plans, Fault):
         return Verdict(0.0, MapfOutcome[plans.kind.name].value, {"reason": plans.reason})
-    run = execute(board, plans)
+    return verdict_on(board, optima, objective, execute(board, plans))
+
+
+def verdict_on(board: Board, optima: dict[str, int], objective: str, run: Execution) -> Verdict | Failure:
+    """What an executed plan is worth: optimum over cost if it is legal and ends on all goals, else 0."""
     facts: dict[str, Any] = {"optimum": optima[objective]}
     if run.violation is not None:
         return Verdict(0.0, run.violation.outcome.value, {**run.violation.facts(), **facts})

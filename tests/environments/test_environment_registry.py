@@ -31,7 +31,7 @@ def test_an_entry_point_of_another_package_loads_by_name(monkeypatch: pytest.Mon
     ("name", "settings", "error", "message"),
     [
         ("mapf_frozen_lake", {}, UnknownEnvironment, "Did you mean `mapf_frozenlake`?"),
-        ("sokoban", {}, UnknownEnvironment, "Known: mapf_frozenlake"),
+        ("sokoban", {}, UnknownEnvironment, "Known: jsonl, mapf_frozenlake"),
         ("no_such_package.inside:Thing", {}, UnknownEnvironment, "cannot import `no_such_package.inside`"),
         ("environments.mapf_frozenlake:MapfFrozen", {}, UnknownEnvironment, "MapfFrozenLake`?"),
         ("environments.base:Task", {}, BadEnvironment, "not an environment class"),
