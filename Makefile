@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint benchmarks clean
+.PHONY: help setup demo test test-slow lint benchmarks pictures clean
 .DELETE_ON_ERROR:
 
 VENV := $(abspath $(or $(VIRTUAL_ENV),.venv))
@@ -58,6 +58,9 @@ lint: setup ## ruff and mypy
 
 benchmarks: setup ## measure: make benchmarks ARGS="NAME"
 	$(PYTHON) -m benchmarks $(ARGS)
+
+pictures: setup ## draw the boards of the documentation again
+	$(PYTHON) -m environments.mapf_frozenlake.pictures docs/images
 
 clean: ## remove caches and build output; keeps .venv and runs
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -100,7 +100,6 @@ class SolverPool:
         self._config, self._environment, self._place = config, environment, place
         self._worker, self._clock = worker, clock
         self._turn = threading.Lock()
-        self.queue = 0
         self.replaced = 0
         # Attributes of the instance: a runtime-checkable protocol does not see what __getattr__ makes up.
         for name in worker.array_methods(environment):  # type: ignore[attr-defined]
@@ -161,7 +160,6 @@ class SolverPool:
         try:
             while waiting or any(process.sent for process in self._processes):
                 self._send(method, requests, waiting)
-                self.queue = len(waiting)
                 busy = {process.next_answer: process for process in self._processes if process.sent}
                 patience = max(0.0, min(map(self._deadline, busy.values())) - self._clock())
                 came, _ = ray.wait(list(busy), num_returns=1, timeout=patience)
@@ -170,7 +168,6 @@ class SolverPool:
                 for ref in [*came, *late]:
                     self._advance(busy[ref], waiting, results)
         finally:
-            self.queue = 0
             # Only after an exception is anything left: the next batch must not wait for answers that nobody wants.
             for process in self._processes:
                 if process.sent:

@@ -33,7 +33,8 @@ class Sample:
     """One completion. Token in, token out: text is never re-tokenised.
 
     ``token_ids``, ``logprobs`` and ``versions`` have one entry per generated token: the log-probability (nats) under
-    the sampling distribution, and the weight version that produced it.
+    the sampling distribution, and the weight version that produced it. ``text`` is those tokens as text, with the
+    ``<think>`` in front if the chat template ends the prompt with one: what the checker reads.
     """
 
     task_id: str

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from actors.chat import opened_thought, prompt_ids
 from actors.config import RolloutConfig
 from actors.records import Constraint, Group, Request, Sample, Sampling, Scored
 from actors.waiting import ActorFailure, await_all
@@ -115,7 +117,7 @@ class RolloutWorker:
             token_ids=ids,
             logprobs=tuple(step[token].logprob for step, token in zip(output.logprobs, ids, strict=True)),
             versions=(self._engine.version,) * len(ids),
-            text=self._text(ids),
+            text=self._thought + self._text(ids),
             finish_reason=str(output.finish_reason),
             index=index,
             seed=seed,
@@ -123,14 +125,11 @@ class RolloutWorker:
         )
 
     def _tokenize(self, messages: Sequence[Message]) -> list[int]:
-        encoded = self._tokenizer.apply_chat_template(
-            list(messages),
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
-            enable_thinking=self._config.thinking,
-        )
-        return list(encoded["input_ids"])
+        return prompt_ids(self._tokenizer, messages, thinking=self._config.thinking)
+
+    @cached_property
+    def _thought(self) -> str:
+        return opened_thought(self._tokenizer, thinking=self._config.thinking)
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))

@@ -13,7 +13,9 @@ NAMES = {
     "rollout": "rollout worker ÷ raw vLLM on the same prompts and sampling parameters",
     "learner": "learner rank ÷ a bare PyTorch loop on the same batch",
     "sync": "weight synchronisation by stage, beside the same copies measured alone",
-    "solver": "labels per second and time per instance by stratum",
+    "generator": "a million labelled boards on two processes: rate, distinctness, second pass, floor",
+    "solver": "time per board by stratum, beside pymapf on the same boards",
+    "solver_tail": "a million random boards: undecided ones, and the ten slowest (about an hour)",
     "pool": "labels per second through the solver pool of one and two processes ÷ in process",
 }
 
@@ -34,7 +36,7 @@ def _cpuinfo() -> list[str]:
 
 def main() -> None:
     """Run one benchmark."""
-    described = "\n".join(f"  {name:<8} {text}" for name, text in NAMES.items())
+    described = "\n".join(f"  {name:<11} {text}" for name, text in NAMES.items())
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", epilog=described, formatter_class=argparse.RawDescriptionHelpFormatter
     )

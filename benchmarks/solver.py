@@ -1,126 +1,124 @@
-"""How fast the ground truth is: labels per second and latency of all labels, on four strata of growing difficulty.
+"""Exact labels on a committed list of boards, beside the conflict-based search of ``pymapf`` on the same boards.
 
-Boards have an exact hole share; all agents stand in the largest component, the harder way to draw them.
+The peer finds the sum of costs only; here every label is computed. One core, one process. Our times are read inside the
+kernel loop; where the peer gives up (it returns nothing, after 10 000 expansions), the time until then is its time.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers import NODE_BUDGET, Status, solve_batch, warm_up
+from benchmarks.solver_instances import STRATA, Board, batches, draw, read
+from solvers import NODE_BUDGET, Status, solve_batch, validate_plan, warm_up
 
-
-@dataclass(frozen=True, slots=True)
-class Stratum:
-    name: str
-    size: int
-    agents: int
-    hole_percent: int
-    instances: int
-
-
-STRATA = (
-    Stratum("S1", 3, 2, 20, 2000),
-    Stratum("S2", 5, 3, 30, 2000),
-    Stratum("S3", 8, 4, 40, 400),
-    Stratum("S4", 10, 5, 50, 150),
-)
-SECONDS_PER_STRATUM = 14.0
+REPEATS = 3
+PEER_BOARDS = 100
+"""The first boards of each stratum go to the peer as well: it takes seconds for each that it gives up."""
+RAW_BOARDS = {"S1": 20_000, "S2": 10_000, "S3": 3_000, "S4": 3_000}
 EVERYTHING = 15
 """Bit set of all labels, as the kernel takes it."""
-
-Instances = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
+LIMIT_US = 60e6
 
 
 def run() -> dict[str, float]:
-    """Figures per stratum: median and p95 in microseconds per instance, labels per second; instances undecided."""
+    """Figures: times in microseconds, ratios peer ÷ ours over the same boards, labels per second, undecided boards."""
     warm_up()
-    figures: dict[str, float] = {}
-    undecided = 0
-    for number, stratum in enumerate(STRATA):
-        micros, rate, open_count = _measure(draw(stratum, seed=1000 + number))
-        undecided += open_count
-        figures[f"median_us_{stratum.name}"] = float(np.median(micros))
-        figures[f"p95_us_{stratum.name}"] = float(np.percentile(micros, 95))
-        figures[f"labels_per_s_{stratum.name}"] = rate
-    figures["undecided"] = float(undecided)
+    sets = read()
+    figures: dict[str, float] = {"undecided": 0.0, "over_60_s": 0.0}
+    for stratum in STRATA:
+        boards = sets[stratum.name]
+        ours, status = measure(boards)
+        _note(figures, stratum.name, ours, status)
+        theirs, gave_up = _peer(boards[:PEER_BOARDS])
+        same = ours[:PEER_BOARDS]
+        figures[f"median_ratio_{stratum.name}"] = float(np.median(theirs) / np.median(same))
+        figures[f"p95_ratio_{stratum.name}"] = float(np.percentile(theirs, 95) / np.percentile(same, 95))
+        figures[f"peer_median_us_{stratum.name}"] = float(np.median(theirs))
+        figures[f"peer_gave_up_{stratum.name}"] = float(gave_up.sum())
+        cap = theirs[gave_up].min() if gave_up.any() else np.inf
+        figures[f"mean_us_{stratum.name}"] = float(np.minimum(ours, cap).mean())
+        figures[f"peer_mean_us_{stratum.name}"] = float(np.minimum(theirs, cap).mean())
+        raw = np.random.default_rng(7)
+        sampled, _ = measure([draw(stratum, raw, everywhere=True) for _ in range(RAW_BOARDS[stratum.name])])
+        figures[f"labels_per_s_{stratum.name}"] = 1e6 / float(sampled.mean())
+    for name in ("unsolvable", "mazes"):
+        ours, status = measure(sets[name])
+        _note(figures, name, ours, status)
+        figures[f"mean_us_{name}"] = float(ours.mean())
+    # The share of pair proofs is what a proof mostly costs; the slow ones are those of three and more agents.
+    figures["proof_median_us"] = figures.pop("median_us_unsolvable")
+    figures["not_proven"] = float((measure(sets["unsolvable"])[1] != Status.UNSOLVABLE).sum())
     return figures
 
 
-def _measure(instances: Instances) -> tuple[NDArray[np.float64], float, int]:
-    """(Microseconds inside the kernel per instance, labels per second of one batch call, undecided instances).
+def _note(figures: dict[str, float], name: str, micros: NDArray[np.float64], status: NDArray[np.int64]) -> None:
+    for label, share in (("median", 50), ("p90", 90), ("p95", 95), ("p99", 99), ("max", 100)):
+        figures[f"{label}_us_{name}"] = float(np.percentile(micros, share))
+    figures["undecided"] += float((status == Status.UNDECIDED).sum())
+    figures["over_60_s"] += float((micros > LIMIT_US).sum())
 
-    Each instance is a kernel call of its own, less what an empty call costs; hard strata stop when their time is up.
-    """
-    from solvers.kernels.label import COLUMNS, label_batch
+
+def measure(boards: list[Board]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Microseconds inside the kernel per board, the best of some repeats, and the status of each."""
+    micros, status = [], []
+    for batch in batches(boards):
+        runs = [timed(*batch) for _ in range(REPEATS)]
+        micros.append(np.min([times for times, _ in runs], axis=0))
+        status.append(runs[0][1])
+    return np.concatenate(micros), np.concatenate(status)
+
+
+def timed(
+    holes: NDArray[np.uint8], starts: NDArray[np.int64], goals: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Time stamps of the kernel loop, scaled to the clock by the whole batch."""
+    from solvers.kernels.label import COLUMNS, CYCLES, STATUS, label_batch
     from solvers.kernels.workspace import HORIZON, allocate
 
-    holes, starts, goals = instances
+    answers = np.zeros((len(starts), COLUMNS), np.int64)
+    plans = np.full((len(starts), 2, starts.shape[1], HORIZON), 4, np.uint8)
     workspace = allocate()
-    answers = np.empty((1, COLUMNS), np.int64)
-    plans = np.empty((1, 2, starts.shape[1], HORIZON), np.uint8)
-
-    def seconds(part: slice) -> float:
-        begin = time.perf_counter()
-        label_batch(workspace, holes[part], starts[part], goals[part], EVERYTHING, NODE_BUDGET, answers, plans)
-        return time.perf_counter() - begin
-
-    empty = min(seconds(slice(0, 0)) for _ in range(1000))
-    micros: list[float] = []
-    while len(micros) < len(starts) and sum(micros) < 1e6 * SECONDS_PER_STRATUM / 2:
-        part = slice(len(micros), len(micros) + 1)
-        micros.append(1e6 * (seconds(part) - empty))
-    done = slice(0, len(micros))
+    first = slice(0, 20)
+    label_batch(workspace, holes[first], starts[first], goals[first], EVERYTHING, NODE_BUDGET, answers, plans)
     begin = time.perf_counter()
-    labels = solve_batch(holes[done], starts[done], goals[done])
-    rate = len(micros) / (time.perf_counter() - begin)
-    return np.array(micros), rate, int((labels.status == Status.UNDECIDED).sum())
+    label_batch(workspace, holes, starts, goals, EVERYTHING, NODE_BUDGET, answers, plans)
+    seconds = time.perf_counter() - begin
+    return answers[:, CYCLES] / answers[:, CYCLES].sum() * seconds * 1e6, answers[:, STATUS]
 
 
-def draw(stratum: Stratum, seed: int) -> Instances:
-    """Seeded boards with starts and goals in the largest component, start != goal for each agent."""
-    generator = np.random.default_rng(seed)
-    cells = stratum.size**2
-    count = (stratum.hole_percent * cells + 50) // 100
-    holes = np.zeros((stratum.instances, cells), np.uint8)
-    starts = np.empty((stratum.instances, stratum.agents), np.int64)
-    goals = np.empty_like(starts)
-    filled = 0
-    while filled < stratum.instances:
-        board = np.zeros(cells, np.uint8)
-        board[generator.choice(cells, count, replace=False)] = 1
-        room = _largest_component(board, stratum.size)
-        if len(room) < stratum.agents + 1:
-            continue
-        while True:
-            start = generator.choice(room, stratum.agents, replace=False)
-            goal = generator.choice(room, stratum.agents, replace=False)
-            if not (start == goal).any():
+def _peer(boards: list[Board]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Microseconds of the peer per board and whether it gave up; its answers are checked against ours."""
+    times = np.array(list(_peer_rows(boards)))
+    return times[:, 0], times[:, 1] == 1
+
+
+def _peer_rows(boards: list[Board]) -> Iterator[tuple[float, bool]]:
+    from pymapf.algorithms.cbs import ConflictBasedSearch
+    from pymapf.core.grid import GridMap
+    from pymapf.core.solver import Agent, MAPFProblem
+
+    for holes, starts, goals in boards:
+        size = len(holes)
+        agents = [
+            Agent(str(i), divmod(int(s), size), divmod(int(g), size))
+            for i, (s, g) in enumerate(zip(starts, goals, strict=True))
+        ]
+        best, plan = np.inf, None
+        for _ in range(REPEATS):
+            begin = time.perf_counter()
+            plan = ConflictBasedSearch().solve(MAPFProblem(GridMap(holes.tolist()), agents))
+            best = min(best, time.perf_counter() - begin)
+            if best > 0.05:
                 break
-        holes[filled], starts[filled], goals[filled] = board, start, goal
-        filled += 1
-    return holes.reshape(-1, stratum.size, stratum.size), starts, goals
-
-
-def _largest_component(board: NDArray[np.uint8], size: int) -> list[int]:
-    rest = {cell for cell in range(size * size) if not board[cell]}
-    best: list[int] = []
-    while rest:
-        component = [rest.pop()]
-        for cell in component:
-            row, column = divmod(cell, size)
-            for near, inside in (
-                (cell - size, row > 0),
-                (cell + size, row < size - 1),
-                (cell - 1, column > 0),
-                (cell + 1, column < size - 1),
-            ):
-                if inside and near in rest:
-                    rest.discard(near)
-                    component.append(near)
-        best = max(best, component, key=len)
-    return sorted(best)
+        if plan is not None:
+            cost = sum(len(path) - 1 for path in plan.paths.values())
+            labels = solve_batch(holes[None], starts[None], goals[None])[0]
+            assert labels.plan_sum_of_costs is not None
+            checked = validate_plan(holes, starts.tolist(), goals.tolist(), labels.plan_sum_of_costs)
+            if cost != labels.sum_of_costs or checked.sum_of_costs != cost:
+                raise AssertionError(f"two optima for {holes.tolist()}, {starts}, {goals}: {cost}, {labels}")
+        yield best * 1e6, plan is None

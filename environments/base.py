@@ -2,9 +2,8 @@
 
 An environment is one class. It owns two pydantic models: ``Settings`` (fixed for a run) and ``Knobs`` (what the
 environment engineer may turn, a table of strata by knobs). Everything the orchestrator shows to an engineer, checks,
-or constrains is read from the knobs' own schema, so no other package knows a knob by name.
-
-Tasks, verdicts and failures are plain frozen records. Nothing in this package imports Ray, torch or vLLM.
+or constrains is read from the knobs' own schema, so no other package knows a knob by name. Tasks, verdicts and failures
+are plain frozen records. Nothing in this package imports Ray, torch or vLLM.
 """
 
 from __future__ import annotations
@@ -152,13 +151,12 @@ class Knobs(BaseModel, Generic[S]):
 
     def changes(self, other: Knobs[S]) -> list[Change]:
         """What turns ``self`` into ``other``, in table order."""
-        out = []
-        for name, row in self.strata.items():
-            for spec in type(row).specs():
-                before, after = (getattr(row, spec.name), getattr(other.strata[name], spec.name))
-                if before != after:
-                    out.append(Change(name, spec.name, before, after))
-        return out
+        return [
+            Change(name, spec.name, before, after)
+            for name, row in self.strata.items()
+            for spec in type(row).specs()
+            if (before := getattr(row, spec.name)) != (after := getattr(other.strata[name], spec.name))
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +310,11 @@ class Yield:
 
 @runtime_checkable
 class Labeller(Protocol):
-    """Ground truth for a batch of payloads, in order. In-process by default; the actors inject a pool."""
+    """Ground truth for a batch of payloads, in order. In-process by default; the actors inject a pool.
+
+    It may have array methods beside it, named ``label_…``: arrays [B, ...] in, a dataclass of arrays [B] or one Failure
+    out, each row independent of the others; a pool cuts and joins them by row.
+    """
 
     def label(self, payloads: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | Failure]:
         """Labels of each payload (a JSON object whose keys the environment documents), or a typed failure."""

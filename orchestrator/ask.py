@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from actors.chat import opened_thought, prompt_ids
 from environments.base import Message
 from orchestrator.config import RunConfig
 from orchestrator.counterfactual import Counterfactual, sound_out
@@ -24,7 +26,10 @@ from orchestrator.run import make_environment
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model said: ``tokens`` generated, the one that ends it included; ``truncated`` if the limit ended it."""
+    """What a model said, after the ``<think>`` of a prompt that ends with one.
+
+    ``tokens`` counts those generated, the one that ends it included; ``truncated`` if the limit ended it.
+    """
 
     text: str
     tokens: int
@@ -52,10 +57,11 @@ class Reader:
 
     def tokenize(self, messages: Sequence[Message]) -> list[int]:
         """The prompt as token ids, as a rollout worker makes it."""
-        encoded = self.tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, return_dict=True, enable_thinking=self._thinking
-        )
-        return list(encoded["input_ids"])
+        return prompt_ids(self.tokenizer, messages, thinking=self._thinking)
+
+    @cached_property
+    def _thought(self) -> str:
+        return opened_thought(self.tokenizer, thinking=self._thinking)
 
     def complete(self, ids: Sequence[int], max_tokens: int) -> Completion:
         """The greedy completion of a prompt."""
@@ -71,7 +77,7 @@ class Reader:
         ends = self._model.generation_config.eos_token_id
         ended = said and said[-1] in (ends if isinstance(ends, list) else [ends])
         text = str(self.tokenizer.decode(said, skip_special_tokens=True))
-        return Completion(text, len(said), len(said) >= max_tokens and not ended)
+        return Completion(self._thought + text, len(said), len(said) >= max_tokens and not ended)
 
     def __call__(
         self, messages: list[Message], constraint: Constraint, *, max_tokens: int, temperature: float, seed: int

@@ -21,6 +21,7 @@ from environments.mapf_frozenlake.board import Board
 from environments.mapf_frozenlake.cases import CaseError, load_case
 from environments.mapf_frozenlake.environment import MapfFrozenLake
 from environments.mapf_frozenlake.pictures import WRITERS, PictureError, save
+from environments.mapf_frozenlake.plan import PlanFormat
 from environments.mapf_frozenlake.render import legend, paths
 from environments.mapf_frozenlake.settings import MapfSettings
 from environments.mapf_frozenlake.trajectory import Trajectory, follow, frames_text
@@ -53,6 +54,7 @@ class Answer:
     completion: str
     tokens: int | None
     trajectory: Trajectory
+    plan_format: PlanFormat = "lines"
 
 
 def compare(
@@ -96,7 +98,7 @@ def contestant(name: str, template: str | None, max_new_tokens: int | None) -> C
         if not (model / "config.json").is_file():
             raise ConfigError(f"{name} has no exported model: give a finished run")
         settings = MapfSettings.model_validate(config.environment.settings)
-        prompt = {"template": settings.template, "objective": settings.objective}
+        prompt = settings.model_dump(include={"template", "objective", "board_view", "plan_format"})
         return Contestant(name, model, prompt, config.rollout.max_new_tokens, config.rollout.thinking)
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{name!r} is no checkpoint: give a finished run, a Hugging Face model directory or {ORACLE}")
@@ -114,14 +116,14 @@ def answer(one: Contestant, task: Task) -> Answer:
         return Answer(one.name, completion, None, follow(board, data, completion))
     reader = _reader(one)
     if settings.template == "compact":
-        _check_words(one.name, reader.tokenizer, environment.vocabulary(), task.stratum, settings.agents)
+        check_words(one.name, reader.tokenizer, environment.vocabulary(), task.stratum, settings.agents)
     ids = reader.tokenize(environment.prompt(task))
     room = reader.context - len(ids)
     if room < 1:
         raise ConfigError(f"{one.name}: the prompt has {len(ids)} tokens, the model reads {reader.context}")
     said = reader.complete(ids, min(one.max_new_tokens, room))
-    trajectory = follow(board, data, said.text, truncated=said.truncated)
-    return Answer(one.name, said.text, said.tokens, trajectory)
+    trajectory = follow(board, data, said.text, truncated=said.truncated, plan_format=settings.plan_format)
+    return Answer(one.name, said.text, said.tokens, trajectory, settings.plan_format)
 
 
 def _reader(one: Contestant) -> Reader:
@@ -135,8 +137,11 @@ def _reader(one: Contestant) -> Reader:
     return reader
 
 
-def _check_words(name: str, tokenizer: Any, words: Sequence[str], stratum: str, agents: int) -> None:
-    """A word tokenizer has one token for each word that the model was trained on: others it would read as bytes."""
+def check_words(name: str, tokenizer: Any, words: Sequence[str], stratum: str, agents: int) -> None:
+    """A word tokenizer has one token for each word that the model was trained on: others it would read as bytes.
+
+    Raises :class:`ConfigError` that names the ``words`` of such boards that it lacks.
+    """
 
     def known(word: str) -> bool:
         return len(tokenizer.encode(word, add_special_tokens=False)) == 1
@@ -177,7 +182,7 @@ def story(task: Task, answers: Sequence[Answer], frames: bool) -> str:
     board = Board.from_payload(task.data())
     parts = [board.ascii(), legend(board)]
     for letter, one in zip("AB", answers, strict=True):
-        walked = frames_text(one.trajectory).rstrip() if frames else paths(board, one.completion)
+        walked = frames_text(one.trajectory).rstrip() if frames else paths(board, one.completion, one.plan_format)
         heading = f"{letter}: {one.name}, {one.trajectory.headline()}"
         explanation = "" if frames else one.trajectory.explanation()
         parts.append("\n" + "\n".join(filter(None, (heading, walked, explanation))))

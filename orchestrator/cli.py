@@ -11,12 +11,15 @@ import typer
 from rich.console import Console
 
 from orchestrator.config import RunConfig, dump, load
+from orchestrator.eval.options import compare, evaluate
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 model_app = typer.Typer(no_args_is_help=True, help="Models made here, for use without a model hub.")
 app.add_typer(model_app, name="model")
 env_app = typer.Typer(no_args_is_help=True, help="Environments: what can be trained on.")
 app.add_typer(env_app, name="env")
+app.command("eval")(evaluate)
+app.command("compare")(compare)
 console = Console()
 
 Recipe = Annotated[Path, typer.Argument(help="a recipe such as recipes/laptop.yaml")]
@@ -155,6 +158,21 @@ def env_check(
     from orchestrator.env_commands import check
 
     raise typer.Exit(check(name, settings or (), console))
+
+
+@env_app.command("preview")
+def env_preview(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    count: Annotated[int, typer.Option(min=1, help="tasks to look at")] = 200,
+    knobs: Annotated[
+        str, typer.Option(help="stage-0 (as the run will draw them), default, or a YAML or JSON file")
+    ] = "stage-0",
+) -> None:
+    """Show what a recipe's environment generates: tasks, lengths, yields, and whether a run can use them."""
+    from orchestrator.env_preview import preview
+
+    raise typer.Exit(preview(load(recipe, overrides or ()), console, count=count, knobs=knobs))
 
 
 @app.command()

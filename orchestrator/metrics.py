@@ -41,6 +41,7 @@ EXPORTS = (
     Export("rollout/idle_ratio", "envwright_rollout_idle_ratio", "share of a step in which no engine generates"),
     Export("learner/idle_ratio", "envwright_learner_idle_ratio", "share of a step in which the learner waits"),
     Export("queue/", "envwright_queue_length", "items that wait in each queue", "queue"),
+    Export("replaced/", "envwright_replaced_processes", "processes replaced since the session began", "role"),
     Export("policy/weight_version", "envwright_weight_version", "weight version that the engines hold"),
     Export("policy/entropy", "envwright_policy_entropy", "mean token entropy (nats)"),
     Export("policy/clip_share", "envwright_policy_clip_share", "share of tokens with a clipped importance ratio"),

@@ -27,7 +27,7 @@ def train_stage(run: Run) -> None:
         chosen = step_tasks(tasks, state.step_in_stage, run)
         values = train_step(run, chosen)
         values["queue/tasks"] = float((steps - state.step_in_stage - 1) * config.curriculum.prompts_per_step)
-        values["queue/solver"] = float(run.solvers.queue)
+        values |= {"replaced/rollout": float(run.rollouts.replaced), "replaced/solver": float(run.solvers.replaced)}
         run.metrics.log(state.step, values, stage=state.stage)
         state.step += 1
         state.step_in_stage += 1

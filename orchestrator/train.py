@@ -12,6 +12,9 @@ from actors.weight_sync import SyncError
 from cluster.placement import PlacementError
 from cluster.preflight import PreflightError
 from cluster.session import SessionError
+from environments.mapf_frozenlake.labeller import LabelFailure
+from environments.mapf_frozenlake.yields import InfeasibleKnobs
+from environments.simple import NoTask
 from orchestrator.config import ConfigError, RunConfig, dump, validate
 from orchestrator.driver import drive
 from orchestrator.evaluation import EvaluationFailed
@@ -26,6 +29,9 @@ EXPECTED = (
     ActorFailure,
     ConfigError,
     EvaluationFailed,
+    InfeasibleKnobs,
+    LabelFailure,
+    NoTask,
     PlacementError,
     PreflightError,
     SessionError,

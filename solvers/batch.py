@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from solvers.instances import check_batch
 from solvers.labels import WAIT, BatchLabels, Labels
 
-NODE_BUDGET = 1_000_000
-"""Expansions allowed to each single search of an instance, about a second; its memory bounds it at about twice that.
+NODE_BUDGET = 8_000_000
+"""Expansions allowed to each single search of an instance, half a minute at most; its memory holds about as many.
 Clocks play no part, so labels repeat everywhere."""
 
 WANTS = ("makespan", "sum_of_costs", "wait_makespan", "wait_sum_of_costs")
@@ -51,11 +52,8 @@ def solve_batch(
     parts: list[NDArray[np.uint8]] = []
     for first in range(0, batch, CHUNK):
         part = slice(first, first + CHUNK)
-        plans = np.empty((len(start_cells[part]), 2, agents, HORIZON), np.uint8)
-        label_batch(
-            _workspace(), grid[part], start_cells[part], goal_cells[part], mask, node_budget,
-            answers[part], plans,
-        )  # fmt: skip
+        plans = np.full((len(start_cells[part]), 2, agents, HORIZON), WAIT, np.uint8)
+        _run(label_batch, (grid[part], start_cells[part], goal_cells[part], mask, node_budget, answers[part], plans))
         parts.append(np.ascontiguousarray(plans[..., : max(0, _longest(answers[part]))]))
     return _assemble(answers, parts, agents)
 
@@ -86,6 +84,29 @@ def _workspace() -> Any:
     if not hasattr(_local, "workspace"):
         _local.workspace = allocate()
     return _local.workspace
+
+
+def _run(kernel: Any, arguments: tuple[Any, ...]) -> None:
+    """Call a kernel with this thread's workspace; on the main thread, where Ctrl-C arrives, so that it interrupts.
+
+    A kernel would hold the main thread until its end, so it runs beside it; the flag that it polls calls it off.
+    """
+    from solvers.kernels.workspace import CANCEL
+
+    workspace = _workspace()
+    if threading.current_thread() is not threading.main_thread():
+        kernel(workspace, *arguments)
+        return
+    if not hasattr(_local, "beside"):
+        _local.beside = ThreadPoolExecutor(1, "solver")
+    running = _local.beside.submit(kernel, workspace, *arguments)
+    try:
+        running.result()
+    except BaseException:
+        workspace["counter"][CANCEL] = 1
+        wait([running])
+        workspace["counter"][CANCEL] = 0
+        raise
 
 
 def _longest(answers: NDArray[np.int64]) -> int:

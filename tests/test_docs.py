@@ -49,7 +49,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_relative_link_resolves(page):
-    targets = re.findall(r"\]\(([^)\s]+)\)", without_code(page))
+    targets = re.findall(r"(?<=\]\()[^)\s]+(?=\))|(?<=src=\")[^\"]+", without_code(page))
     for target in (t for t in targets if "://" not in t):
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page

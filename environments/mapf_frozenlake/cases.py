@@ -21,7 +21,7 @@ import numpy as np
 from environments.base import Task, canonical_json, stream
 from environments.mapf_frozenlake.board import START_SYMBOLS, Board, reserved_for
 from environments.mapf_frozenlake.candidates import components, draw
-from environments.mapf_frozenlake.environment import LABELS
+from environments.mapf_frozenlake.generator import LABELS
 from environments.mapf_frozenlake.settings import LARGEST, SMALLEST, hole_count, stratum_name
 
 BOARD_KEYS = ("n", "holes", "starts", "goals")

@@ -246,7 +246,7 @@ def _wait(at: Point, steps: int, canvas: Canvas, colour: str) -> Iterator[Shape]
 
 def alarm_shapes(trajectory: Trajectory, canvas: Canvas, size: float = BURST) -> Iterator[Shape]:
     """A yellow burst with a black edge and an exclamation mark where the first rule is broken; none if solved."""
-    if trajectory.outcome is MapfOutcome.OUT_OF_BOUNDS:
+    if trajectory.violation and not all(0 <= at < canvas.n for at in trajectory.violation.cell):
         size = OUTER_BURST
     for row, column in _alarm_places(trajectory):
         yield from _burst(canvas.at(row, column), size * canvas.cell)
@@ -261,10 +261,9 @@ def _alarm_places(trajectory: Trajectory) -> list[Point]:
         return last
     if trajectory.outcome is MapfOutcome.EDGE_CONFLICT:
         return [((last[0][0] + last[1][0]) / 2, (last[0][1] + last[1][1]) / 2)]
-    if trajectory.outcome is MapfOutcome.OUT_OF_BOUNDS:  # just outside, where the margin still has room for it
-        edge = trajectory.board.n - 0.44
-        return [(min(max(row, -0.56), edge), min(max(column, -0.56), edge)) for row, column in [violation.cell]]
-    return [(float(violation.cell[0]), float(violation.cell[1]))]
+    # Off the board: just outside, where the margin still has room for it.
+    row, column = (min(max(at, -0.56), trajectory.board.n - 0.44) for at in violation.cell)
+    return [(row, column)]
 
 
 def culprit_shapes(trajectory: Trajectory, canvas: Canvas) -> Iterator[Shape]:

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from environments.base import Labeller, Problem, stream
+from environments.base import Labeller, Problem, canonical_json, stream
+from environments.mapf_frozenlake import straight
 from environments.mapf_frozenlake.board import Board, reserved_for
 from environments.mapf_frozenlake.candidates import draw
 from environments.mapf_frozenlake.settings import STRATUM_SIZES, MapfKnobs, Objective, hole_count
 from environments.mapf_frozenlake.yields import RAREST, Cell, InfeasibleKnobs, YieldTable, judged, label_candidates
+
+LABELS = ("makespan", "sum_of_costs", "wait_makespan", "wait_sum_of_costs")
+"""What a task payload holds besides the board."""
 
 ROUND = 4_096
 """Candidates drawn and labelled together."""
@@ -34,6 +39,18 @@ class Draft:
     key: int
 
 
+class Items(NamedTuple):
+    """Finished consecutive items, a list for each field: a million of them are a million rows, not as many objects."""
+
+    first: int
+    """Index of the first."""
+    strata: list[str]
+    payloads: list[str]
+    """Task payloads: canonical JSON."""
+    drawn: list[int]
+    """Candidates drawn up to and including the item's board."""
+
+
 @dataclass(frozen=True, slots=True)
 class LabelledBoard:
     """A board with its labels; ``drawn`` counts the candidates up to and including it."""
@@ -43,7 +60,11 @@ class LabelledBoard:
     sum_of_costs: int
     wait_makespan: bool
     wait_sum_of_costs: bool
-    drawn: int = 1
+    drawn: int
+
+    def payload(self) -> str:
+        """The task payload: the board's own keys and LABELS, as canonical JSON."""
+        return canonical_json(self.board.payload() | {label: getattr(self, label) for label in LABELS})
 
 
 def draft_item(knobs: MapfKnobs, knobs_digest: str, seed: int, split: str, stage: int, index: int) -> Draft:
@@ -59,24 +80,27 @@ def draft_item(knobs: MapfKnobs, knobs_digest: str, seed: int, split: str, stage
 
 def generate(
     drafts: Sequence[Draft], knobs: MapfKnobs, agents: int, objective: Objective, labeller: Labeller, table: YieldTable
-) -> dict[int, LabelledBoard]:
-    """The board of every drafted item, by index. Raises LabelFailure or InfeasibleKnobs."""
+) -> Items:
+    """The items of consecutive drafts. Raises LabelFailure or InfeasibleKnobs."""
     groups: defaultdict[tuple[str, bool], list[Draft]] = defaultdict(list)
     for draft in drafts:
         groups[draft.stratum, draft.wait].append(draft)
-    out: dict[int, LabelledBoard] = {}
+    first = drafts[0].index
+    out = Items(first, [draft.stratum for draft in drafts], [""] * len(drafts), [0] * len(drafts))
     for (stratum, wait), members in groups.items():
         row = knobs.strata[stratum]
         n = STRATUM_SIZES[stratum]
         cell = Cell(n, hole_count(n, row.hole_ratio), agents, objective)
         rate = table.of(cell).rate(wait)
-        for first in range(0, len(members), ROUND):
-            found = search(cell, wait, [m.key for m in members[first : first + ROUND]], rate, labeller)
-            for draft, labelled in zip(members[first : first + ROUND], found, strict=True):
+        for start in range(0, len(members), ROUND):
+            part = members[start : start + ROUND]
+            found = search(cell, wait, [draft.key for draft in part], rate, labeller)
+            for draft, labelled in zip(part, found, strict=True):
                 if labelled is None:
                     reason = f"no fitting board among {PATIENCE} candidates"
                     raise InfeasibleKnobs([Problem(stratum, "wait_ratio", row.wait_ratio, reason, 0 if wait else 100)])
-                out[draft.index] = labelled
+                out.payloads[draft.index - first] = labelled.payload()
+                out.drawn[draft.index - first] = labelled.drawn
     return out
 
 
@@ -106,6 +130,8 @@ def _first_fits(
 ) -> Iterator[tuple[int, LabelledBoard]]:
     """(item position, board) for every item that has a fitting board in this round of ``each`` candidates per item."""
     candidates = draw(cell.n, cell.holes, cell.agents, keys, numbers)
+    if wait and 100 * cell.holes <= straight.WORTH_IT * cell.n**2:
+        candidates = replace(candidates, usable=candidates.usable & ~straight.wait_free(candidates))
     labels = label_candidates(labeller, candidates)
     last = -1
     for index in np.flatnonzero(judged(labels, cell.objective) == int(wait)).tolist():

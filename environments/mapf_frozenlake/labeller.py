@@ -20,12 +20,6 @@ STATUS = ("unsolvable", "solvable", "undecided")
 UNSOLVABLE, SOLVABLE, UNDECIDED = range(3)
 KNOWN = {0: False, 1: True}
 
-NODE_BUDGET = 20_000
-"""Expansions per search while generating. Part of what defines a stream: every labeller of a run must use the same.
-
-Two agents never come near it; with five, it passes over a few boards in a hundred that take a second or more each.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class LabelArrays:
@@ -61,9 +55,14 @@ class LabelFailure(RuntimeError):
 
 
 class InProcessLabeller:
-    """Labels boards with the ``solvers`` package in the calling process."""
+    """Labels boards with the ``solvers`` package in the calling process.
 
-    def __init__(self, node_budget: int = NODE_BUDGET) -> None:
+    The node budget is the solver's own (``solvers.NODE_BUDGET``), far above what boards of up to 10x10 and five agents
+    take. A board that still is undecided is passed over, and its item goes on with the next candidate: a function of
+    board and solver alone, never of a clock. Every labeller of a run must have the same budget.
+    """
+
+    def __init__(self, node_budget: int | None = None) -> None:
         self.node_budget = node_budget
 
     def label(self, payloads: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any] | Failure]:
@@ -90,8 +89,9 @@ class InProcessLabeller:
         """One solver call. Running out of memory is a typed failure; any other exception is a bug and goes up."""
         import solvers
 
+        budget = solvers.NODE_BUDGET if self.node_budget is None else self.node_budget
         try:
-            found = solvers.solve_batch(holes, starts, goals, node_budget=self.node_budget)
+            found = solvers.solve_batch(holes, starts, goals, node_budget=budget)
         except MemoryError as error:
             return Failure(FailureKind.INFRASTRUCTURE, f"out of memory while solving {len(starts)} boards: {error}")
         columns = (found.status, found.makespan, found.sum_of_costs, found.wait_makespan, found.wait_sum_of_costs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from environments.base import Failure, Verdict
 from environments.mapf_frozenlake.board import GOAL_SYMBOLS, START_SYMBOLS, Board, coordinate_word
-from environments.mapf_frozenlake.plan import Fault, parse_plan
+from environments.mapf_frozenlake.plan import Fault, PlanFormat, parse_plan
 from environments.mapf_frozenlake.verdict import execute
 
 
@@ -17,9 +17,9 @@ def legend(board: Board) -> str:
     )
 
 
-def paths(board: Board, completion: str) -> str:
+def paths(board: Board, completion: str, plan_format: PlanFormat = "lines") -> str:
     """One line per agent with the cells it visits up to the end or the first violation; empty if nothing parses."""
-    plans = parse_plan(completion, len(board.starts))
+    plans = parse_plan(completion, len(board.starts), plan_format=plan_format)
     if isinstance(plans, Fault):
         return ""
     states = execute(board, plans).states

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from environments.base import Knobs, StratumKnobs, knob
+from environments.mapf_frozenlake.plan import PlanFormat
 
 SMALLEST, LARGEST = 3, 10
 Objective = Literal["makespan", "sum_of_costs"]
+BoardView = Literal["grid", "coordinates", "both"]
 
 
 class MapfSettings(BaseModel):
@@ -25,6 +27,29 @@ class MapfSettings(BaseModel):
     template: Literal["text", "compact"] = Field(
         default="text", description="`text` for a language model, `compact` for a small model with a word tokenizer"
     )
+    board_view: BoardView = Field(
+        default="both",
+        description="a `grid` of symbols, `coordinates` of holes, starts and goals, or the grid with the coordinates "
+        "of starts and goals (`both`)",
+    )
+    plan_format: PlanFormat = Field(
+        default="lines",
+        description="a line of actions per agent, one `json` object of lists of actions, or a line with the "
+        "`coordinates` of the cells of each agent's path",
+    )
+    goal_credit: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.5,
+        description="reward of a plan that is not valid, times its share of agents on their goals",
+    )
+    prefix_credit: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.5,
+        description="reward of a plan that is not valid, times its steps before a broken rule over the least makespan "
+        "(at most 1)",
+    )
 
     @field_validator("sizes")
     @classmethod
@@ -32,6 +57,15 @@ class MapfSettings(BaseModel):
         if len(set(sizes)) != len(sizes) or any(not SMALLEST <= n <= LARGEST for n in sizes):
             raise ValueError(f"sizes must be distinct numbers from {SMALLEST} to {LARGEST}: {sizes}")
         return tuple(sorted(sizes))
+
+    @model_validator(mode="after")
+    def _valid_plans_earn_more(self) -> Self:
+        if self.goal_credit + self.prefix_credit > 0.5:
+            raise ValueError(
+                f"goal_credit = {self.goal_credit:g} and prefix_credit = {self.prefix_credit:g} must add up to at most "
+                "0.5: half of the reward is for valid plans alone"
+            )
+        return self
 
 
 class MapfRow(StratumKnobs):

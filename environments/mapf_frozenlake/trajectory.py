@@ -8,19 +8,18 @@ from typing import Any
 
 from environments.base import Failure
 from environments.mapf_frozenlake.board import Board, framed
-from environments.mapf_frozenlake.plan import Fault, parse_plan
+from environments.mapf_frozenlake.plan import Fault, Place, PlanFormat, parse_plan
 from environments.mapf_frozenlake.render import legend
 from environments.mapf_frozenlake.verdict import MapfOutcome, Violation, execute, judge
-
-Place = tuple[int, int]
-"""(row, column); in the step that breaks a rule it may be a hole, or lie off the board."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
     """``places`` holds the place of every agent from step 0 on, up to and including the step of the violation.
 
-    An answer that holds no plan has step 0 alone. ``facts`` are those of the verdict.
+    In that step an agent may be in a hole, or just off the board, which also stands for anywhere farther out; a path
+    that begins elsewhere has its beginning there. An answer that holds no plan has step 0 alone. ``facts`` are those
+    of the verdict.
     """
 
     board: Board
@@ -53,7 +52,9 @@ class Trajectory:
         who, plural = _agents(self.violation.agents)
         row, column = self.violation.cell
         short = "are not at their goals" if plural else "is not at its goal"
+        jump = "jumps to" if self.violation.step else "does not begin at its start but at"
         what = {
+            MapfOutcome.ILLEGAL_MOVE: f"{who} {jump} row {row}, column {column}",
             MapfOutcome.OUT_OF_BOUNDS: f"{who} leaves the board at row {row}, column {column}",
             MapfOutcome.HOLE: f"{who} enters the hole at row {row}, column {column}",
             MapfOutcome.VERTEX_CONFLICT: f"{who} meet at row {row}, column {column}",
@@ -64,23 +65,35 @@ class Trajectory:
 
 
 def follow(
-    board: Board, optima: dict[str, int], completion: str, *, objective: str = "makespan", truncated: bool = False
+    board: Board,
+    optima: dict[str, int],
+    completion: str,
+    *,
+    objective: str = "makespan",
+    truncated: bool = False,
+    plan_format: PlanFormat = "lines",
 ) -> Trajectory:
     """Carry a completion out on a board with its labels ``{makespan, sum_of_costs}`` (steps).
 
     Raises ValueError if a legal plan beats a label: then the label is wrong.
     """
-    verdict = judge(board, optima, objective, completion, truncated)
+    verdict = judge(board, optima, objective, completion, truncated, plan_format)
     if isinstance(verdict, Failure):
         raise ValueError(verdict.message)
-    plans = parse_plan(completion, len(board.starts), truncated=truncated)
+    plans = parse_plan(completion, len(board.starts), truncated=truncated, plan_format=plan_format)
     run = None if isinstance(plans, Fault) else execute(board, plans)
     cells = (board.starts,) if run is None else run.states
     places = tuple(tuple(board.coordinates(cell) for cell in state) for state in cells)
     if run is not None and run.attempt:
-        places += (run.attempt,)
+        # A path may jump any number of cells away, which no picture could hold.
+        places += (tuple((_near(row, board.n), _near(column, board.n)) for row, column in run.attempt),)
     violation = None if run is None else run.violation
     return Trajectory(board, places, MapfOutcome(verdict.outcome), violation, verdict.facts, optima[objective])
+
+
+def _near(at: int, n: int) -> int:
+    """A row or column, at most one off a board of ``n``."""
+    return max(-1, min(at, n))
 
 
 def frames_text(trajectory: Trajectory) -> str:

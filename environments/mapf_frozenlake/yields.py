@@ -53,7 +53,11 @@ class CellYield:
 
     def rate(self, wait: bool) -> float:
         """Share of candidates that are usable boards of this kind."""
-        return (self.with_wait if wait else self.without_wait) / self.drawn
+        return self.count(wait) / self.drawn
+
+    def count(self, wait: bool) -> int:
+        """Usable boards of this kind among the candidates."""
+        return self.with_wait if wait else self.without_wait
 
     def feasible(self, wait: bool) -> bool:
         """Whether the kind is common enough to be generated."""
@@ -138,11 +142,13 @@ def row_problems(table: YieldTable, stratum: str, row: MapfRow, agents: int, obj
     if here.feasible(not missing[0]):
         kind = "with" if missing[0] else "without"
         reason = f"under 1 in {RAREST} boards with {row.hole_ratio} % holes is one {kind} a necessary wait"
+        reason += f", measured {here.count(missing[0])} of {here.drawn}"
         return [Problem(stratum, "wait_ratio", row.wait_ratio, reason, 0 if missing[0] else 100)]
     grid = {spec.name: spec.grid for spec in type(row).specs()}["hole_ratio"]
     others = sorted(grid, key=lambda ratio: (abs(ratio - row.hole_ratio), ratio))
     good = (ratio for ratio in others if any(measured(ratio).feasible(wait) for wait in (False, True)))
     reason = f"under 1 in {RAREST} candidates is a solvable board for {agents} agents"
+    reason += f", measured {here.without_wait + here.with_wait} of {here.drawn}"
     return [Problem(stratum, "hole_ratio", row.hole_ratio, reason, next(good, None))]
 
 

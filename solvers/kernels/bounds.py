@@ -1,101 +1,152 @@
-"""Lower bounds of the joint search from the pair tables."""
+"""Lower bounds of the joint search from the tables of two and three agents.
+
+A vector of excesses has one entry per pair (`pair_row`), then one per triple (`triple_row`), then a zero.
+"""
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, permutations
 
 import numpy as np
 
 from solvers.compiling import as_int, kernel
 from solvers.kernels.pairs import pair_row
-from solvers.kernels.workspace import AGENTS, INF, Array, Workspace
+from solvers.kernels.workspace import AGENTS, INF, PAIRS, SIZE, TRIPLES, Array, Workspace
+
+ZERO = PAIRS + TRIPLES
+VALUES = ZERO + 1
+HOPELESS = 1 << 20
+
+
+@kernel
+def triple_row(p: int, q: int, r: int) -> int:
+    """Entry of the triple p < q < r, for any number of agents."""
+    return r * (r - 1) * (r - 2) // 6 + q * (q - 1) // 2 + p
 
 
 def _pair(i: int, j: int) -> int:
     return max(i, j) * (max(i, j) - 1) // 2 + min(i, j)
 
 
-def _cover_rows(agents: int) -> list[list[int]]:
-    """Vertices of the fractional matching polytope: edges count double, odd cycles once; index 10 is a zero."""
-    edges = [[_pair(*edge)] * 2 for edge in combinations(range(agents), 2)]
-    triangles = [[_pair(a, b), _pair(b, c), _pair(a, c)] for a, b, c in combinations(range(agents), 3)]
-    rows: list[list[int]] = []
+def _triple(*agents: int) -> int:
+    p, q, r = sorted(agents)
+    return PAIRS + r * (r - 1) * (r - 2) // 6 + q * (q - 1) // 2 + p
+
+
+def _pair_covers(agents: int) -> set[tuple[int, ...]]:
+    """Vertices of the fractional matching polytope: edges count double, odd cycles once."""
+    names = range(agents)
+    rows = {tuple(_pair(*edge) for edge in combinations(three, 2)) for three in combinations(names, 3)}
     if agents < 4:
-        rows = edges + triangles
-    elif agents == 4:
-        rows = [_pair_double(0, a) + _pair_double(*sorted({1, 2, 3} - {a})) for a in (1, 2, 3)]
-        rows += triangles
-    else:
-        for lone in range(5):
-            a, *others = [v for v in range(5) if v != lone]
-            for b in others:
-                rows.append(_pair_double(a, b) + _pair_double(*[v for v in others if v != b]))
-        for a, b, c in combinations(range(5), 3):
-            others = sorted({0, 1, 2, 3, 4} - {a, b, c})
-            rows.append([_pair(a, b), _pair(b, c), _pair(a, c), *_pair_double(*others)])
-        for cycle in ((1, 2, 3, 4), (1, 2, 4, 3), (1, 3, 2, 4), (1, 3, 4, 2), (1, 4, 2, 3), (1, 4, 3, 2),
-                      (2, 1, 3, 4), (2, 1, 4, 3), (2, 3, 1, 4), (2, 4, 1, 3), (3, 1, 2, 4), (3, 2, 1, 4)):  # fmt: skip
-            ring = (0, *cycle)
-            rows.append([_pair(ring[p], ring[(p + 1) % 5]) for p in range(5)])
-    return [[*row, *[10] * (5 - len(row))] for row in rows]
+        return rows | {(_pair(*edge),) * 2 for edge in combinations(names, 2)}
+    for a, b, c, d in permutations(names, 4):
+        rows.add(tuple(sorted([_pair(a, b), _pair(a, b), _pair(c, d), _pair(c, d)])))
+    for a, b, c, d, e in permutations(names, 5):
+        rows.add(tuple(sorted([_pair(a, b), _pair(b, c), _pair(a, c), _pair(d, e), _pair(d, e)])))
+        rows.add(tuple(sorted([_pair(a, b), _pair(b, c), _pair(c, d), _pair(d, e), _pair(e, a)])))
+    return {row for row in rows if agents < 5 or len(row) > 3}
 
 
-def _pair_double(i: int, j: int) -> list[int]:
-    return [_pair(i, j)] * 2
+def _triple_covers(agents: int) -> set[tuple[int, ...]]:
+    """Halves of triples and pairs in which every agent has weight at most one."""
+    names = range(agents)
+    if agents == 3:
+        return {(_triple(0, 1, 2),) * 2}
+    rows: set[tuple[int, ...]] = set()
+    for a, b, c, d in permutations(names, 4):
+        if agents == 4:
+            rows.add((_triple(a, b, c),) * 2)
+            rows.add(tuple(sorted([_triple(a, b, c), _triple(a, b, d), _pair(c, d)])))
+    for a, b, c, d, e in permutations(names, 5):
+        rows.add(tuple(sorted([_triple(a, b, c), _triple(a, d, e), _pair(b, d), _pair(c, e)])))
+        rows.add(tuple(sorted([_triple(a, b, c), _triple(a, b, d), _pair(c, e), _pair(d, e)])))
+    return rows
 
 
-_ROWS = [_cover_rows(agents) for agents in range(AGENTS + 1)]
-COVER_FROM = np.array([sum(map(len, _ROWS[:agents])) for agents in range(AGENTS + 2)], np.int64)
-COVER = np.array([row for rows in _ROWS for row in rows], np.int64)
+OPPOSITE = np.zeros(TRIPLES, np.int64)
+"""The pair of the other two, for every triple of five agents."""
+for _three in combinations(range(AGENTS), 3):
+    OPPOSITE[_triple(*_three) - PAIRS] = _pair(*sorted(set(range(AGENTS)) - set(_three)))
+OPPOSITE_TRIPLE = np.zeros(PAIRS, np.int64)
+"""And the triple of the other three, for every pair."""
+for _two in combinations(range(AGENTS), 2):
+    OPPOSITE_TRIPLE[_pair(*_two)] = _triple(*sorted(set(range(AGENTS)) - set(_two)))
+
+_ROWS = [sorted(cover(agents)) for agents in range(AGENTS + 1) for cover in (_pair_covers, _triple_covers)]
+COVER_FROM = np.array([sum(map(len, _ROWS[:part])) for part in range(len(_ROWS) + 1)], np.int64)
+COVER = np.array([[*row, *[ZERO] * (5 - len(row))] for rows in _ROWS for row in rows], np.int64)
 
 
 @kernel
-def cover(excess: Array, agents: int) -> int:
-    """Least total excess when each pair of agents (rows as in pair_row, excess[10] = 0) has at least its own."""
+def cover(values: Array, agents: int, triples: bool, enough: int) -> int:
+    """Least total excess when every pair, and with `triples` every triple, has at least its own; or any lower bound
+    above `enough`."""
     best: int = 0
-    for row in range(COVER_FROM[agents], COVER_FROM[agents + 1]):
-        doubled = 0
+    if triples and agents == 4:
+        total = 2
+        for row in range(PAIRS, PAIRS + 4):
+            total += values[row]
+        best = total // 3
+    elif triples and agents == 5:
+        total = 5
+        for row in range(TRIPLES):
+            total += values[PAIRS + row]
+            best = max(best, values[PAIRS + row] + values[OPPOSITE[row]])
+        best = max(best, total // 6)
+    # Whole triples say at least what their pairs do, but for two pairs of four agents.
+    part = 2 * agents + (1 if triples and agents != 4 else 0)
+    for row in range(COVER_FROM[part], COVER_FROM[2 * agents + (2 if triples else 1)]):
+        if best > enough:
+            return best
+        total = 1
         for term in range(5):
-            doubled += excess[COVER[row, term]]
-        best = max(best, doubled)
-    return (best + 1) // 2
+            total += values[COVER[row, term]]
+        best = max(best, total // 2)
+    return best
 
 
 @kernel
-def set_pairs(ws: Workspace, size: int, order: Array, agents: int) -> None:
-    """Where the table entry of two positions of the order is: row, stride of the first, stride of the second."""
-    for q in range(agents):
-        for r in range(agents):
-            i, j = order[q], order[r]
-            if i != j:
-                ws.pair_of[0, q, r] = pair_row(min(i, j), max(i, j))
-                ws.pair_of[1, q, r] = size if i < j else 1
-                ws.pair_of[2, q, r] = 1 if i < j else size
+def pair_excess(ws: Workspace, i: int, j: int, v: int, u: int, i_done: int, j_done: int) -> int:
+    """Least excess of agents i < j on cells v, u; a done agent stays for good, so the other walks around its goal.
 
-
-@kernel
-def pair_bound(
-    ws: Workspace, order: Array, q: int, r: int, v: int, u: int, q_done: int, r_done: int, locking: bool, cost: bool
-) -> int:
-    """Bound for the agents at positions q, r on cells v, u: excess if `cost`, else steps; INF if hopeless.
-
-    A done agent stays for good, so the other one walks around its goal; with `locking`, an agent that is on its goal
-    and not done must still leave and return, which takes two.
+    An agent that is on its goal and not done must still leave and return, which takes two.
     """
-    i, j = order[q], order[r]
-    if q_done and r_done:
+    if i_done and j_done:
         return 0
-    if q_done or r_done:
-        walker, settled, cell = (j, i, u) if q_done else (i, j, v)
-        steps = as_int(ws.avoid[walker, settled, cell])
+    if i_done or j_done:
+        walker, settled, cell = (j, i, u) if i_done else (i, j, v)
+        steps = as_int(ws.avoid[walker, settled, settled, cell])
         if steps == INF:
-            return INF
+            return HOPELESS
         if cell == ws.goal[walker]:
             return 2
-        return steps - as_int(ws.dist[walker, cell]) if cost else steps
-    index = v * ws.pair_of[1, q, r] + u * ws.pair_of[2, q, r]
-    table = ws.pair_excess if cost else ws.pair_steps
-    value = as_int(table[ws.pair_of[0, q, r], index])
-    if locking and (v == ws.goal[i] or u == ws.goal[j]):
+        return steps - as_int(ws.dist[walker, cell])
+    value = as_int(ws.pair_excess[pair_row(i, j), v * ws.frame[SIZE] + u])
+    if value == INF:
+        return HOPELESS
+    if v == ws.goal[i] or u == ws.goal[j]:
         value = max(value, 2)
     return value
+
+
+@kernel
+def triple_excess(ws: Workspace, team: Array, cells: Array, done: Array, p: int, q: int, r: int) -> int:
+    """Least excess of the agents at positions p < q < r of the team on these cells."""
+    i, j, k = team[p], team[q], team[r]
+    size = ws.frame[SIZE]
+    homes = done[p] + done[q] + done[r]
+    if homes == 0:
+        index = (cells[p] * size + cells[q]) * size + cells[r]
+        value = as_int(ws.triple_excess[triple_row(i, j, k), index])
+    elif homes == 1:
+        first, second, third = (q, r, i) if done[p] else (p, r, j) if done[q] else (p, q, k)
+        row = PAIRS * (1 + third) + pair_row(team[first], team[second])
+        value = as_int(ws.pair_excess[row, cells[first] * size + cells[second]])
+    elif homes == 2:
+        walker, one, two = (i, j, k) if not done[p] else (j, i, k) if not done[q] else (k, i, j)
+        cell = cells[p] if not done[p] else cells[q] if not done[q] else cells[r]
+        steps = as_int(ws.avoid[walker, one, two, cell])
+        value = INF if steps == INF else steps - as_int(ws.dist[walker, cell])
+    else:
+        value = 0
+    return HOPELESS if value == INF else value

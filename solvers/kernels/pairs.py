@@ -1,6 +1,6 @@
 """Exact tables for two agents alone on the board, filled backwards from both goals, one bit set per row.
 
-Joint state (a, b); row a is the set of b. They are the lower bounds of the joint search, and a start that its table
+Joint state (a, b); row a is the set of b. They are the lower bounds of the joint searches, and a start that its table
 does not reach proves the instance unsolvable.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from solvers.compiling import as_int, kernel, trailing_zeros
-from solvers.kernels.workspace import INF, Array, Workspace
+from solvers.kernels.bits import bit_of, spread
+from solvers.kernels.workspace import INF, PAIRS, SIZE, Array, Word, Workspace
 
 
 @kernel
@@ -19,42 +20,28 @@ def pair_row(i: int, j: int) -> int:
 
 
 @kernel
-def _expand_row(ws: Workspace, a: int, low: int, high: int, out: Array) -> None:
+def _expand_row(ws: Workspace, a: int, low: Word, high: Word, out: Array) -> None:
     """Add to `out` all predecessors of the states (a, b), b in the set `low`, `high`.
 
     The predecessor (a', a) of (a, b) is legal only when b != a': otherwise the two would swap.
     """
-    one = np.uint64(1)
-    reach_low, reach_high = np.uint64(low), np.uint64(high)
-    rest = np.uint64(low)
-    while rest != 0:
-        b = trailing_zeros(rest)
-        rest &= rest - one
-        reach_low |= ws.masks[b, 0]
-        reach_high |= ws.masks[b, 1]
-    rest = np.uint64(high)
-    while rest != 0:
-        b = trailing_zeros(rest) + 64
-        rest &= rest - one
-        reach_low |= ws.masks[b, 0]
-        reach_high |= ws.masks[b, 1]
-    touching_low = np.uint64(low) & ws.masks[a, 0]
-    touching_high = np.uint64(high) & ws.masks[a, 1]
-    for action in range(5):
-        previous = a if action == 4 else ws.neighbours[a, action]
+    low, high = np.uint64(low), np.uint64(high)
+    reach_low, reach_high = spread(ws, low, high)
+    reach_low, reach_high = reach_low | low, reach_high | high
+    here_low, here_high = bit_of(ws.spot[a])
+    touching_low, touching_high = low & ws.near[a, 0], high & ws.near[a, 1]
+    out[a, 0] |= reach_low & ~here_low
+    out[a, 1] |= reach_high & ~here_high
+    for action in range(4):
+        previous = ws.neighbours[a, action]
         if previous < 0:
             continue
-        bit_low = one << np.uint64(previous) if previous < 64 else np.uint64(0)
-        bit_high = one << np.uint64(previous - 64) if previous >= 64 else np.uint64(0)
-        new_low = reach_low & ~bit_low
-        new_high = reach_high & ~bit_high
-        if previous != a and (touching_low & ~bit_low) == 0 and (touching_high & ~bit_high) == 0:
-            if a < 64:
-                new_low &= ~(one << np.uint64(a))
-            else:
-                new_high &= ~(one << np.uint64(a - 64))
-        out[previous, 0] |= new_low
-        out[previous, 1] |= new_high
+        bit_low, bit_high = bit_of(ws.spot[previous])
+        gone_low, gone_high = bit_low, bit_high
+        if (touching_low & ~bit_low) == 0 and (touching_high & ~bit_high) == 0:
+            gone_low, gone_high = gone_low | here_low, gone_high | here_high
+        out[previous, 0] |= reach_low & ~gone_low
+        out[previous, 1] |= reach_high & ~gone_high
 
 
 @kernel
@@ -65,87 +52,117 @@ def _clear(rows: Array, size: int) -> None:
 
 
 @kernel
-def _insert(rows: Array, a: int, b: int) -> None:
-    rows[a, b >> 6] |= np.uint64(1) << np.uint64(b & 63)
+def _insert(ws: Workspace, rows: Array, a: int, b: int) -> None:
+    low, high = bit_of(ws.spot[b])
+    rows[a, 0] |= low
+    rows[a, 1] |= high
 
 
 @kernel
-def fill_pair_steps(ws: Workspace, size: int, i: int, j: int) -> None:
+def fill_pair_steps(ws: Workspace, i: int, j: int) -> None:
     """ws.pair_steps of agents i < j: fewest joint steps until both are at their goals."""
+    size = ws.frame[SIZE]
     table = ws.pair_steps[pair_row(i, j)]
     table[: size * size] = INF
     front, upcoming, seen = ws.layers[0], ws.layers[1], ws.layers[3]
     _clear(front, size)
     _clear(upcoming, size)
     _clear(seen, size)
-    _insert(front, ws.goal[i], ws.goal[j])
+    _insert(ws, front, ws.goal[i], ws.goal[j])
     layer = 0
     alive = True
     while alive:
         alive = False
         for a in range(size):
-            for half in range(2):
-                fresh = front[a, half] & ~seen[a, half]
-                front[a, half] = fresh
-                seen[a, half] |= fresh
-                while fresh != 0:
-                    table[a * size + 64 * half + trailing_zeros(fresh)] = min(layer, INF - 1)
-                    fresh &= fresh - np.uint64(1)
-        for a in range(size):
-            if front[a, 0] != 0 or front[a, 1] != 0:
-                alive = True
-                _expand_row(ws, a, front[a, 0], front[a, 1], upcoming)
-        _clear(front, size)
+            low, high = front[a, 0] & ~seen[a, 0], front[a, 1] & ~seen[a, 1]
+            front[a, 0], front[a, 1] = np.uint64(0), np.uint64(0)
+            if low == 0 and high == 0:
+                continue
+            alive = True
+            seen[a, 0] |= low
+            seen[a, 1] |= high
+            write(ws, table, a * size, low, high, min(layer, INF - 1))
+            _expand_row(ws, a, low, high, upcoming)
         front, upcoming = upcoming, front
         layer += 1
 
 
 @kernel
-def fill_pair_excess(ws: Workspace, size: int, i: int, j: int) -> None:
-    """ws.pair_excess of agents i < j: least sum of costs minus both distances.
+def write(ws: Workspace, table: Array, base: int, low: Word, high: Word, value: int) -> None:
+    """One value for all cells of a set in a row of a table."""
+    rest = np.uint64(low)
+    while rest != 0:
+        table[base + ws.cell[trailing_zeros(rest)]] = value
+        rest &= rest - np.uint64(1)
+    rest = np.uint64(high)
+    while rest != 0:
+        table[base + ws.cell[64 + trailing_zeros(rest)]] = value
+        rest &= rest - np.uint64(1)
+
+
+@kernel
+def fill_pair_excess(ws: Workspace, i: int, j: int, third: int) -> None:
+    """ws.pair_excess of agents i < j: least sum of costs minus both distances; around the goal of `third` if >= 0.
 
     An agent on its goal may stop there for good at no cost, also one that is merely passing: still a lower bound.
     """
-    table = ws.pair_excess[pair_row(i, j)]
+    size = ws.frame[SIZE]
+    table = ws.pair_excess[PAIRS * (1 + third) + pair_row(i, j)]
     table[: size * size] = INF
     seen = ws.layers[3]
     for layer in range(4):
         _clear(ws.layers[layer], size)
+    if third >= 0:
+        for v in range(size):
+            seen[v, 0], seen[v, 1] = bit_of(ws.spot[ws.goal[third]])
+        seen[ws.goal[third], 0], seen[ws.goal[third], 1] = ~np.uint64(0), ~np.uint64(0)
     cost = 0
     idle = 0
     while idle < 3:
         front, upcoming = ws.layers[cost % 3], ws.layers[(cost + 2) % 3]
-        waiting = _add_sources(ws, size, i, j, cost, front)
+        waiting = _add_sources(ws, i, j, third, cost, front)
         found = False
         for a in range(size):
-            for half in range(2):
-                fresh = front[a, half] & ~seen[a, half]
-                front[a, half] = fresh
-                seen[a, half] |= fresh
-                while fresh != 0:
-                    b = 64 * half + trailing_zeros(fresh)
-                    fresh &= fresh - np.uint64(1)
-                    table[a * size + b] = min(cost - as_int(ws.dist[i, a]) - as_int(ws.dist[j, b]), INF - 1)
-        for a in range(size):
-            if front[a, 0] != 0 or front[a, 1] != 0:
-                found = True
-                _expand_row(ws, a, front[a, 0], front[a, 1], upcoming)
-        _clear(front, size)
+            low, high = front[a, 0] & ~seen[a, 0], front[a, 1] & ~seen[a, 1]
+            front[a, 0], front[a, 1] = np.uint64(0), np.uint64(0)
+            if low == 0 and high == 0:
+                continue
+            found = True
+            seen[a, 0] |= low
+            seen[a, 1] |= high
+            write_excess(ws, table, a * size, low, high, ws.dist[j], cost - as_int(ws.dist[i, a]))
+            _expand_row(ws, a, low, high, upcoming)
         idle = 0 if found or waiting else idle + 1
         cost += 1
 
 
 @kernel
-def _add_sources(ws: Workspace, size: int, i: int, j: int, cost: int, front: Array) -> bool:
+def write_excess(ws: Workspace, table: Array, base: int, low: Word, high: Word, dist: Array, value: int) -> None:
+    """Write the excess of a set of cells of the last agent, whose distance is taken from `value`."""
+    rest = np.uint64(low)
+    while rest != 0:
+        b = ws.cell[trailing_zeros(rest)]
+        table[base + b] = min(value - as_int(dist[b]), INF - 1)
+        rest &= rest - np.uint64(1)
+    rest = np.uint64(high)
+    while rest != 0:
+        b = ws.cell[64 + trailing_zeros(rest)]
+        table[base + b] = min(value - as_int(dist[b]), INF - 1)
+        rest &= rest - np.uint64(1)
+
+
+@kernel
+def _add_sources(ws: Workspace, i: int, j: int, third: int, cost: int, front: Array) -> bool:
     """States in which one agent stops for good and the other walks home alone, at this cost; are there dearer ones?"""
     waiting = False
-    for v in range(size):
-        alone = ws.avoid[j, i, v]
+    first, second = ws.avoid[i, j, third if third >= 0 else j], ws.avoid[j, i, third if third >= 0 else i]
+    for v in range(ws.frame[SIZE]):
+        alone = second[v]
         if alone == cost:
-            _insert(front, ws.goal[i], v)
+            _insert(ws, front, ws.goal[i], v)
         waiting |= cost < alone < INF
-        alone = ws.avoid[i, j, v]
+        alone = first[v]
         if alone == cost:
-            _insert(front, v, ws.goal[j])
+            _insert(ws, front, v, ws.goal[j])
         waiting |= cost < alone < INF
     return waiting

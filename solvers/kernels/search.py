@@ -1,349 +1,269 @@
-"""Optimal joint search: A* over configurations in which the agents of one step move one after another
-(operator decomposition), bounded by the pair tables. One kernel serves four questions:
+"""Least sum of costs by A* over configurations, with partial expansion: at the current bound only the successors that
+keep within it are opened, and the configuration comes back when the bound has risen to its next ones (after Yoshizumi,
+Miura and Ishida 2000).
 
-objective STEPS (makespan) or COST (sum of costs, as excess above the sum of distances), with or without waiting.
-With COST, or without waiting, an agent may stop at its goal for good (*done*): it blocks the cell at no cost.
+Costs are counted as excess above the sum of distances. An agent may stop at its goal for good (*done*): it blocks the
+cell at no cost.
 """
 
 from __future__ import annotations
 
 from solvers.compiling import as_int, kernel
-from solvers.kernels.bounds import cover, pair_bound, set_pairs
-from solvers.kernels.store import add_entry, cells_of, clear_store, find_slot, pop, push
+from solvers.kernels.bounds import HOPELESS, OPPOSITE, OPPOSITE_TRIPLE, cover, pair_excess, triple_excess, triple_row
+from solvers.kernels.pairs import pair_row
+from solvers.kernels.store import add_entry, cells_of, clear_open, clear_store, find_slot, pop, push
 from solvers.kernels.workspace import (
+    AGENTS,
+    CANCEL,
     CELL_BITS,
     COSTS,
-    DEPTH_SHIFT,
     DONE_SHIFT,
     FULL,
     INF,
+    PAIRS,
+    SIZE,
     Array,
     Workspace,
 )
 
-STEPS, COST = 0, 1
 EXHAUSTED, FOUND, CAPPED = 0, 1, 2
 
 # rows of Workspace.locals
-OLD, NEW, DONE, SPENT, OLD_PAIR, NOW_PAIR, NEXT_PAIR, ARRIVED, WAS_DONE = range(9)
+OLD, NEW, WAS_DONE, DONE, SPENT, OPTION, BEFORE, VALUES = range(8)
 DONE_MASK = (1 << 5) - 1
 
 
 @kernel
 def search(
-    ws: Workspace,
-    size: int,
-    order: Array,
-    agents: int,
-    objective: int,
-    waits: bool,
-    tables: bool,
-    limit: int,
-    budget: int,
+    ws: Workspace, team: Array, agents: int, waits: bool, triples: bool, least: int, most: int, budget: int
 ) -> tuple[int, int, int, int]:
-    """(EXHAUSTED | FOUND | CAPPED, optimum, expansions, entry of the goal).
+    """(EXHAUSTED | FOUND | CAPPED, excess, expansions, entry of the goal).
 
-    EXHAUSTED: there is no plan with an optimum up to `limit`; with limit = COSTS - 1 there is none at all.
-    `tables` says that the pair tables of these agents are filled (steps, or excess and avoid distances for COST).
+    The excess is known to be at least `least`; EXHAUSTED: no plan has an excess up to `most`, or none at all with
+    most = COSTS - 1. CAPPED gives a lower bound. `triples` says that the tables of three agents are filled.
     """
     clear_store(ws)
-    set_pairs(ws, size, order, agents)
-    locking = objective == COST or not waits
-    _open_starts(ws, order, agents, objective, locking, tables, limit)
+    clear_open(ws)
+    _open_starts(ws, team, agents, triples, least, most)
     expansions = 0
-    rank = 0
-    last = min(limit, COSTS - 1)
-    while rank <= last:
-        node = pop(ws, rank)
+    bound = least
+    while bound <= most:
+        node = pop(ws, bound)
         if node < 0:
-            rank += 1
+            bound += 1
             continue
-        entry, pack = ws.node_entry[node], ws.node_pack[node]
-        depth = pack >> DEPTH_SHIFT
-        if depth == 0:
-            if ws.closed[entry]:
-                continue
-            ws.closed[entry] = 1
-            if _at_goal(ws, order, agents, ws.key[entry], locking):
-                return FOUND, rank, expansions, entry
-        if expansions >= budget or ws.counter[FULL]:
-            return CAPPED, rank, expansions, -1
+        entry = ws.node_entry[node]
+        if ws.node_pack[node] != ws.cost[entry]:
+            continue
+        if (ws.key[entry] >> DONE_SHIFT) & DONE_MASK == (1 << agents) - 1:
+            return FOUND, bound, expansions, entry
+        if expansions >= budget or ws.counter[FULL] or ws.counter[CANCEL]:
+            return CAPPED, bound, expansions, -1
         expansions += 1
-        depth = _unpack(ws, order, agents, entry, pack, depth)
-        if objective == COST and tables:
-            _partial_pairs(ws, order, agents)
-        _expand(ws, order, agents, objective, waits, locking, tables, last, rank, entry, depth)
+        later = _expand(ws, team, agents, waits, triples, bound, entry)
+        if later <= most:
+            push(ws, later, entry, as_int(ws.cost[entry]))
+        elif most == COSTS - 1 and later < HOPELESS:
+            ws.counter[FULL] = 1
     if ws.counter[FULL]:
-        return CAPPED, rank, expansions, -1
-    return EXHAUSTED, rank, expansions, -1
+        return CAPPED, bound, expansions, -1
+    return EXHAUSTED, bound, expansions, -1
 
 
 @kernel
-def _at_goal(ws: Workspace, order: Array, agents: int, key: int, locking: bool) -> bool:
-    if locking:
-        return (key >> DONE_SHIFT) & DONE_MASK == (1 << agents) - 1
-    away = False
-    for q in range(agents):
-        away |= cells_of(key, q) != ws.goal[order[q]]
-    return not away
-
-
-@kernel
-def _open_starts(
-    ws: Workspace, order: Array, agents: int, objective: int, locking: bool, tables: bool, limit: int
-) -> None:
+def _open_starts(ws: Workspace, team: Array, agents: int, triples: bool, least: int, most: int) -> None:
     """Open the start; an agent that starts on its goal may be done at once or not, so there can be several."""
     key = 0
     home = 0
+    cells, done = ws.locals[NEW], ws.locals[DONE]
     for q in range(agents):
-        key |= ws.start[order[q]] << (CELL_BITS * q)
-        ws.locals[OLD, q] = ws.start[order[q]]
-        if locking and ws.start[order[q]] == ws.goal[order[q]]:
+        cells[q] = ws.start[team[q]]
+        key |= cells[q] << (CELL_BITS * q)
+        if cells[q] == ws.goal[team[q]]:
             home |= 1 << q
-    done = home
+    chosen = home
     while True:
         for q in range(agents):
-            ws.locals[NEW, q] = ws.start[order[q]]
-            ws.locals[DONE, q] = (done >> q) & 1
-            ws.locals[ARRIVED, q] = 1
-            ws.locals[SPENT, q] = 0
-        bound = _start_bound(ws, order, agents, objective, locking, tables)
-        if bound < INF and bound <= limit:
-            start_key = key | (done << DONE_SHIFT)
+            done[q] = (chosen >> q) & 1
+        _look_up(ws, team, agents, triples, cells, done, ws.locals[VALUES])
+        bound = max(least, _bound(ws, team, agents, triples, COSTS))
+        if bound <= most:
+            start_key = key | (chosen << DONE_SHIFT)
             push(ws, bound, add_entry(ws, find_slot(ws, start_key), start_key, 0, -1), 0)
-        if done == 0:
+        if chosen == 0:
             break
-        done = (done - 1) & home
+        chosen = (chosen - 1) & home
 
 
 @kernel
-def _start_bound(ws: Workspace, order: Array, agents: int, objective: int, locking: bool, tables: bool) -> int:
-    bound = 0
-    for q in range(agents):
-        v = ws.locals[NEW, q]
-        returning = locking and v == ws.goal[order[q]] and not ws.locals[DONE, q]
-        if objective == COST:
-            bound += 2 * returning
-        else:
-            bound = max(bound, 2 * returning, as_int(ws.dist[order[q], v]))
-    if not tables:
-        return bound
-    ws.locals[NOW_PAIR, 10] = 0
+def _look_up(ws: Workspace, team: Array, agents: int, triples: bool, cells: Array, done: Array, values: Array) -> None:
+    """Write the excess of all pairs and triples on these cells."""
     for q in range(agents):
         for r in range(q):
-            value = pair_bound(
-                ws, order, r, q, ws.locals[NEW, r], ws.locals[NEW, q], ws.locals[DONE, r], ws.locals[DONE, q],
-                locking, objective == COST,
-            )  # fmt: skip
-            if value == INF:
-                return INF
-            ws.locals[NOW_PAIR, q * (q - 1) // 2 + r] = value
-            if objective != COST:
-                bound = max(bound, value)
-    if objective == COST:
-        bound = max(bound, cover(ws.locals[NOW_PAIR], agents))
-    return bound
+            values[pair_row(r, q)] = pair_excess(ws, team[r], team[q], cells[r], cells[q], done[r], done[q])
+            if triples:
+                for p in range(r):
+                    values[PAIRS + triple_row(p, r, q)] = triple_excess(ws, team, cells, done, p, r, q)
 
 
 @kernel
-def _unpack(ws: Workspace, order: Array, agents: int, entry: int, pack: int, depth: int) -> int:
-    """Lay a node out in ws.locals: old and new cells, who is done, who has moved; the next agent to move.
-
-    Agents that were done before this step count as moved.
-    """
-    key = ws.key[entry]
-    for q in range(agents):
-        old = cells_of(key, q)
-        done = (key >> (DONE_SHIFT + q)) & 1
-        ws.locals[OLD, q] = old
-        ws.locals[WAS_DONE, q] = done
-        if done:
-            ws.locals[NEW, q], ws.locals[DONE, q], ws.locals[ARRIVED, q], ws.locals[SPENT, q] = old, 1, 1, 0
-        elif q < depth:
-            new = cells_of(pack, q)
-            ws.locals[NEW, q] = new
-            ws.locals[DONE, q] = (pack >> (DONE_SHIFT + q)) & 1
-            ws.locals[ARRIVED, q] = 1
-            ws.locals[SPENT, q] = 1 + as_int(ws.dist[order[q], new]) - as_int(ws.dist[order[q], old])
-        else:
-            ws.locals[NEW, q], ws.locals[DONE, q], ws.locals[ARRIVED, q], ws.locals[SPENT, q] = old, 0, 0, 0
-    while (key >> (DONE_SHIFT + depth)) & 1:
-        depth += 1
-    return depth
-
-
-@kernel
-def _partial_pairs(ws: Workspace, order: Array, agents: int) -> None:
-    """Excess that each pair still has to take: at the old cells, less what the moved one spent, until both moved."""
-    ws.locals[NOW_PAIR, 10] = 0
-    for q in range(agents):
-        for r in range(q):
-            row = q * (q - 1) // 2 + r
-            if ws.locals[ARRIVED, q] and ws.locals[ARRIVED, r]:
-                value = pair_bound(
-                    ws, order, r, q, ws.locals[NEW, r], ws.locals[NEW, q], ws.locals[DONE, r], ws.locals[DONE, q],
-                    True, True,
-                )  # fmt: skip
-                ws.locals[NOW_PAIR, row] = value
-            else:
-                value = pair_bound(
-                    ws, order, r, q, ws.locals[OLD, r], ws.locals[OLD, q], ws.locals[WAS_DONE, r],
-                    ws.locals[WAS_DONE, q], True, True,
-                )  # fmt: skip
-                ws.locals[OLD_PAIR, row] = value
-                ws.locals[NOW_PAIR, row] = max(0, value - ws.locals[SPENT, q] - ws.locals[SPENT, r])
-
-
-@kernel
-def _expand(
-    ws: Workspace,
-    order: Array,
-    agents: int,
-    objective: int,
-    waits: bool,
-    locking: bool,
-    tables: bool,
-    last: int,
-    rank: int,
-    entry: int,
-    depth: int,
-) -> None:
-    """Open all moves of the agent at position `depth`, the promising ones last so that they are taken first."""
-    i = order[depth]
-    old = ws.locals[OLD, depth]
-    for detour in range(2, -1, -1):
-        if detour == 1:
-            if waits:
-                _try_move(ws, order, agents, objective, locking, tables, last, rank, entry, depth, old, 0)
-            continue
-        for action in range(4):
-            new = ws.neighbours[old, action]
-            if new < 0 or 1 + as_int(ws.dist[i, new]) - as_int(ws.dist[i, old]) != detour:
-                continue
-            _try_move(ws, order, agents, objective, locking, tables, last, rank, entry, depth, new, 0)
-            if locking and new == ws.goal[i]:
-                _try_move(ws, order, agents, objective, locking, tables, last, rank, entry, depth, new, 1)
-
-
-@kernel
-def _try_move(
-    ws: Workspace,
-    order: Array,
-    agents: int,
-    objective: int,
-    locking: bool,
-    tables: bool,
-    last: int,
-    rank: int,
-    entry: int,
-    depth: int,
-    new: int,
-    done: int,
-) -> None:
-    """Open one move of one agent unless it collides or its bound exceeds `last`."""
-    old = ws.locals[OLD, depth]
-    for r in range(agents):
-        if ws.locals[ARRIVED, r]:
-            if ws.locals[NEW, r] == new:
-                return
-            if ws.locals[NEW, r] == old and ws.locals[OLD, r] == new:
-                return
-    if objective == COST:
-        bound = _cost_bound(ws, order, agents, tables, entry, depth, new, done)
-    else:
-        bound = _steps_bound(ws, order, agents, locking, tables, entry, depth, new, done)
-    bound = max(bound, rank)
-    if bound > last:
-        if last == COSTS - 1 and bound < INF * COSTS:
-            ws.counter[FULL] = 1
-        return
-    after = depth + 1
-    while after < agents and ws.locals[ARRIVED, after]:
-        after += 1
-    ws.locals[NEW, depth], ws.locals[DONE, depth] = new, done
-    pack = 0
-    for q in range(agents):
-        if q < after:
-            pack |= (ws.locals[NEW, q] << (CELL_BITS * q)) | (ws.locals[DONE, q] << (DONE_SHIFT + q))
-        elif ws.locals[ARRIVED, q]:
-            pack |= (ws.locals[OLD, q] << (CELL_BITS * q)) | (1 << (DONE_SHIFT + q))
-    if after < agents:
-        push(ws, bound, entry, pack | (after << DEPTH_SHIFT))
-        return
-    cost = as_int(ws.cost[entry]) + 1
-    if objective == COST:
-        cost += as_int(ws.dist[order[depth], new]) - as_int(ws.dist[order[depth], old])
-        for q in range(agents):
-            if q != depth:
-                cost += ws.locals[SPENT, q]
-    _reach(ws, pack, cost, entry, bound)
-
-
-@kernel
-def _reach(ws: Workspace, key: int, cost: int, parent: int, bound: int) -> None:
-    """Open a configuration when it is new or now cheaper."""
-    slot = find_slot(ws, key)
-    found = ws.slots[slot]
-    if found < 0:
-        found = add_entry(ws, slot, key, cost, parent)
-        if found < 0:
-            return
-    elif ws.cost[found] <= cost:
-        return
-    else:
-        ws.cost[found] = cost
-        ws.parent[found] = parent
-        ws.closed[found] = 0
-    push(ws, bound, found, 0)
-
-
-@kernel
-def _steps_bound(
-    ws: Workspace, order: Array, agents: int, locking: bool, tables: bool, entry: int, depth: int, new: int, done: int
-) -> int:
-    i = order[depth]
-    bound = as_int(ws.dist[i, new])
-    if locking and not done and new == ws.goal[i]:
-        bound = 2
-    if tables:
-        for r in range(agents):
-            if ws.locals[ARRIVED, r]:
-                value = pair_bound(
-                    ws, order, depth, r, new, ws.locals[NEW, r], done, ws.locals[DONE, r], locking, False
-                )
-                if value == INF:
-                    return INF * COSTS
-                bound = max(bound, value)
-    return bound + as_int(ws.cost[entry]) + 1
-
-
-@kernel
-def _cost_bound(
-    ws: Workspace, order: Array, agents: int, tables: bool, entry: int, depth: int, new: int, done: int
-) -> int:
-    i = order[depth]
-    spent = 1 + as_int(ws.dist[i, new]) - as_int(ws.dist[i, ws.locals[OLD, depth]])
-    total = as_int(ws.cost[entry]) + spent
+def _bound(ws: Workspace, team: Array, agents: int, triples: bool, enough: int) -> int:
+    """Least excess from the new cells on; exact only up to `enough`."""
     returning = 0
     for q in range(agents):
-        total += ws.locals[SPENT, q] if q != depth else 0
-        if q == depth:
-            returning += 2 if new == ws.goal[i] and not done else 0
-        else:
-            returning += 2 if ws.locals[NEW, q] == ws.goal[order[q]] and not ws.locals[DONE, q] else 0
-    if not tables:
-        return total + returning
-    for row in range(11):
-        ws.locals[NEXT_PAIR, row] = ws.locals[NOW_PAIR, row]
-    for r in range(agents):
-        if r == depth:
+        returning += 2 * (ws.locals[NEW, q] == ws.goal[team[q]] and not ws.locals[DONE, q])
+    if returning > enough:
+        return returning
+    return max(returning, cover(ws.locals[VALUES], agents, triples, enough))
+
+
+@kernel
+def _expand(ws: Workspace, team: Array, agents: int, waits: bool, triples: bool, bound: int, entry: int) -> int:
+    """Open all successors within the bound; the least bound of the others.
+
+    The agents move one after another. A pair that moved and the excess of those outside it, where they stand, are
+    apart, so they add up; the same for a triple and the pair outside it.
+    """
+    old, new, was, done = ws.locals[OLD], ws.locals[NEW], ws.locals[WAS_DONE], ws.locals[DONE]
+    spent, option, before, values = ws.locals[SPENT], ws.locals[OPTION], ws.locals[BEFORE], ws.locals[VALUES]
+    key, cost = ws.key[entry], as_int(ws.cost[entry])
+    for q in range(agents):
+        old[q] = cells_of(key, q)
+        was[q] = (key >> (DONE_SHIFT + q)) & 1
+        _list_moves(ws, q, team[q], old[q], was[q], waits)
+    _look_up(ws, team, agents, triples, old, was, before)
+    later = _pair_moves(ws, team, agents, triples, bound - cost) + cost
+    spent[0], option[0] = cost, -1
+    q = 0
+    while q >= 0:
+        option[q] += 1
+        choice = option[q]
+        if choice >= ws.moves[q]:
+            q -= 1
             continue
-        row = max(depth, r) * (max(depth, r) - 1) // 2 + min(depth, r)
-        if ws.locals[ARRIVED, r]:
-            value = pair_bound(ws, order, depth, r, new, ws.locals[NEW, r], done, ws.locals[DONE, r], True, True)
-            if value == INF:
-                return INF * COSTS
+        total = spent[q] + ws.move_cost[q, choice]
+        apart = False
+        for r in range(q):
+            value = as_int(ws.move_pair[pair_row(r, q), option[r], choice])
+            values[pair_row(r, q)] = value
+            apart |= value >= HOPELESS
+        if apart:
+            continue
+        new[q], done[q] = ws.move_cell[q, choice], ws.move_done[q, choice]
+        if triples and q >= 2:
+            low = _triple_bound(ws, team, agents, q, cost, bound)
+            if low > bound:
+                later = min(later, low)
+                continue
+        spent[q + 1] = total
+        if q + 1 < agents:
+            q += 1
+            option[q] = -1
         else:
-            value = max(0, ws.locals[OLD_PAIR, row] - spent)
-        ws.locals[NEXT_PAIR, row] = value
-    return total + max(returning, cover(ws.locals[NEXT_PAIR], agents))
+            later = min(later, _open(ws, team, agents, triples, bound, total, entry))
+    return later
+
+
+@kernel
+def _list_moves(ws: Workspace, q: int, i: int, v: int, was_done: int, waits: bool) -> None:
+    """The moves of the agent i at position q from v: away, stay, towards; the open list takes the last ones first."""
+    count = 0
+    before = as_int(ws.dist[i, v])
+    for detour in range(2, -1, -1):
+        for action in range(5):
+            if (action == 4) != (detour == 1):
+                continue
+            u = v if action == 4 else as_int(ws.neighbours[v, action])
+            if action == 4:
+                if not (waits or was_done):
+                    continue
+            elif was_done or u < 0 or 1 + as_int(ws.dist[i, u]) - before != detour:
+                continue
+            ws.move_cell[q, count], ws.move_done[q, count] = u, was_done
+            ws.move_cost[q, count] = 0 if was_done else detour
+            count += 1
+            if action != 4 and u == ws.goal[i]:
+                ws.move_cell[q, count], ws.move_done[q, count], ws.move_cost[q, count] = u, 1, detour
+                count += 1
+    ws.moves[q] = count
+
+
+@kernel
+def _pair_moves(ws: Workspace, team: Array, agents: int, triples: bool, room: int) -> int:
+    """Fill ws.move_pair, HOPELESS where two moves collide or take more than `room`; the least taken beyond it."""
+    old, before = ws.locals[OLD], ws.locals[BEFORE]
+    later = HOPELESS
+    for q in range(agents):
+        for r in range(q):
+            row = pair_row(r, q)
+            rest = 0
+            for p in range(agents):
+                for o in range(p):
+                    if p != q and p != r and o != q and o != r:
+                        rest = max(rest, before[pair_row(o, p)])
+            if triples and agents == AGENTS:
+                rest = max(rest, before[OPPOSITE_TRIPLE[row]])
+            for a in range(ws.moves[r]):
+                u, u_done = ws.move_cell[r, a], ws.move_done[r, a]
+                for b in range(ws.moves[q]):
+                    v = ws.move_cell[q, b]
+                    value = HOPELESS
+                    if v != u and not (v == old[r] and u == old[q]):
+                        value = pair_excess(ws, team[r], team[q], u, v, u_done, ws.move_done[q, b])
+                        taken = ws.move_cost[r, a] + ws.move_cost[q, b] + value + rest
+                        if taken > room:
+                            later = min(later, taken)
+                            value = HOPELESS
+                    ws.move_pair[row, a, b] = value
+    return later
+
+
+@kernel
+def _triple_bound(ws: Workspace, team: Array, agents: int, q: int, cost: int, bound: int) -> int:
+    """Write the excess of the triples of position q with earlier ones; a lower bound, exact only up to `bound`."""
+    new, done, before, values = ws.locals[NEW], ws.locals[DONE], ws.locals[BEFORE], ws.locals[VALUES]
+    option = ws.locals[OPTION]
+    size = ws.frame[SIZE]
+    worst: int = 0
+    for r in range(1, q):
+        for p in range(r):
+            row = triple_row(p, r, q)
+            if done[p] | done[r] | done[q]:
+                value = triple_excess(ws, team, new, done, p, r, q)
+            else:
+                index = (new[p] * size + new[r]) * size + new[q]
+                value = as_int(ws.triple_excess[triple_row(team[p], team[r], team[q]), index])
+                value = HOPELESS if value == INF else value
+            values[PAIRS + row] = value
+            taken = value + ws.move_cost[p, option[p]] + ws.move_cost[r, option[r]] + ws.move_cost[q, option[q]]
+            if agents == AGENTS:
+                taken += before[OPPOSITE[row]]
+            worst = max(worst, cost + taken)
+            if worst > bound:
+                return worst
+    return worst
+
+
+@kernel
+def _open(ws: Workspace, team: Array, agents: int, triples: bool, bound: int, cost: int, entry: int) -> int:
+    """Open the configuration in rows NEW and DONE if it is new or now cheaper and within the bound; its own bound if
+    it is beyond."""
+    key = 0
+    for q in range(agents):
+        key |= (ws.locals[NEW, q] << (CELL_BITS * q)) | (ws.locals[DONE, q] << (DONE_SHIFT + q))
+    slot = find_slot(ws, key)
+    found = ws.slots[slot]
+    if found >= 0 and ws.cost[found] <= cost:
+        return HOPELESS
+    low = cost + _bound(ws, team, agents, triples, bound - cost)
+    if low > bound:
+        return low
+    if found < 0:
+        found = add_entry(ws, slot, key, cost, entry)
+        if found < 0:
+            return HOPELESS
+    else:
+        ws.cost[found] = cost
+        ws.parent[found] = entry
+    push(ws, bound, found, cost)
+    return HOPELESS

@@ -7,18 +7,23 @@ import numpy as np
 from solvers.compiling import as_int, kernel
 from solvers.kernels.workspace import ENTRIES, FREE_NODE, FULL, NODES, SLOT_MASK, Array, Workspace
 
-FIRST_SLOTS = 1 << 9
+FIRST_SLOTS = 1 << 8
 
 
 @kernel
 def clear_store(ws: Workspace) -> None:
     """Start with a small hash table: it grows with the search, so an easy instance stays in the first-level cache."""
     ws.counter[ENTRIES] = 0
-    ws.counter[NODES] = 0
-    ws.counter[FREE_NODE] = -1
     ws.counter[FULL] = 0
     ws.counter[SLOT_MASK] = FIRST_SLOTS - 1
     ws.slots[:FIRST_SLOTS] = -1
+
+
+@kernel
+def clear_open(ws: Workspace) -> None:
+    """Empty the open list."""
+    ws.counter[NODES] = 0
+    ws.counter[FREE_NODE] = -1
     ws.bucket[:] = -1
 
 
@@ -101,7 +106,7 @@ def cells_of(key: int, position: int) -> int:
 
 
 @kernel
-def read_path(ws: Workspace, entry: int, order: Array, agents: int, out: Array) -> int:
+def read_path(ws: Workspace, entry: int, team: Array, agents: int, out: Array) -> int:
     """Write the cells over time that lead to `entry` into out[agent, step]; the steps, -1 if too many."""
     steps = 0
     e = entry
@@ -113,6 +118,6 @@ def read_path(ws: Workspace, entry: int, order: Array, agents: int, out: Array) 
     e = entry
     for step in range(steps, -1, -1):
         for q in range(agents):
-            out[order[q], step] = cells_of(ws.key[e], q)
+            out[team[q], step] = cells_of(ws.key[e], q)
         e = ws.parent[e]
     return steps

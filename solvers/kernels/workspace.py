@@ -6,14 +6,18 @@ took three times as long to compile.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 CELLS = 100
+SPOTS = 128
 AGENTS = 5
 PAIRS = 10
+TRIPLES = 10
+MOVES = 9
+"""Four neighbours, each perhaps the goal and then to stop there or to pass, and staying: at most six; nine is room."""
 HORIZON = 255
 """Longest plan kept, in steps."""
 COSTS = 1024
@@ -23,57 +27,82 @@ INF = 255
 CELL_BITS = 7
 DONE_SHIFT = AGENTS * CELL_BITS
 DEPTH_SHIFT = DONE_SHIFT + AGENTS
-MOST_ENTRIES = 1 << 21
-"""Room for configurations; with MOST_NODES it bounds what a search of any budget can do (about 115 MB if touched)."""
-MOST_NODES = 1 << 22
+MOST_ENTRIES = 1 << 23
+"""Room for configurations; with MOST_NODES it bounds what a search of any budget can do (about 500 MB if touched)."""
+MOST_NODES = 1 << 24
 
 # Workspace.counter
-ENTRIES, NODES, FREE_NODE, SLOT_MASK, FULL = range(5)
+ENTRIES, NODES, FREE_NODE, SLOT_MASK, FULL, CANCEL = range(6)
+# Workspace.frame
+WIDTH, WIDE, SIZE = range(3)
 
 Array = NDArray[Any]
+Word: TypeAlias = Any
+"""Half a set of spots: an unsigned 64-bit integer to numba."""
 
-SPLITS = 512
+SPLITS = 1024
 """Room for nodes of the conflict-based search."""
 MOMENTS = 64
 """Its horizon: times 0..63, one bit each."""
 
 
 class Workspace:
-    """What the fields hold. V is the number of cells in the agents' components, renumbered 0..V-1 row by row."""
+    """What the fields hold. The V cells of the agents' components are numbered 0..V-1 row by row; in bit sets a cell
+    stands at its *spot* in the bounding box of the components, so that a set moves by shifts."""
 
+    frame: Array  # [4] width of the box, does it need a second word, V
+    mask: Array  # [6] free spots that can be reached up or down, leftwards, rightwards; two words each
+    spot: Array  # [CELLS] cell -> spot
+    cell: Array  # [SPOTS] spot -> cell, -1 outside
     neighbours: Array  # [CELLS, 4] in action order, -1 where there is none
-    masks: Array  # [CELLS, 2] the same as bit sets
-    cell_of: Array  # [CELLS] compact id -> board cell
-    id_of: Array  # [CELLS] board cell -> compact id, -1 outside
-    queue: Array  # [CELLS]
-    group_of: Array  # [AGENTS] the component's lowest agent
-    start: Array  # [AGENTS] compact ids
+    near: Array  # [CELLS, 2] the same as bit sets
+    group_of: Array  # [AGENTS] by number in the question: the component's lowest agent
+    start: Array  # [AGENTS] cells
     goal: Array  # [AGENTS]
-    order: Array  # [AGENTS + 1, AGENTS] agents as a search moves them, per component; last row: subsets
-    record: Array  # [AGENTS, 8] what is known of a component so far
-    pair_of: Array  # [3, AGENTS, AGENTS] table row and the two strides of a pair of positions in the order
-    locals: Array  # [16, 16] small rows of a running search
+    name: Array  # [AGENTS] number in the question: inside, agents are sorted by component and falling distance
+    team: Array  # [AGENTS + 1, AGENTS] agents of each component, ascending; last row: a part of one
+    record: Array  # [AGENTS, 12] what is known of a component so far
+    locals: Array  # [16, 24] small rows of a running search
     counter: Array  # [8]
     dist: Array  # [AGENTS, CELLS] steps to the goal
-    avoid: Array  # [AGENTS, AGENTS, CELLS] steps of agent i to its goal without entering agent j's goal
+    avoid: Array  # [AGENTS, AGENTS, AGENTS, CELLS] steps of agent i to its goal around the goals of j and k
+    from_start: Array  # [AGENTS, CELLS] steps from the agent's start
+    within: Array  # [AGENTS, CELLS, 2] spots at most so many steps from the agent's start
     pair_steps: Array  # [PAIRS, CELLS * CELLS] makespan of the pair alone, at a * V + b for agents i < j
-    pair_excess: Array  # [PAIRS, CELLS * CELLS] cost of the pair alone above its two distances
+    pair_excess: Array  # [PAIRS * (AGENTS + 1), CELLS * CELLS] cost of the pair alone above its two distances; then
+    # the same with the goal of agent k barred
+    triple_steps: Array  # [TRIPLES, CELLS ** 3] makespan of three agents alone, as far as it was asked for
+    triple_excess: Array  # [TRIPLES, CELLS ** 3] cost of three agents alone above their distances
+    before: Array  # [5] cells an agent can come from
+    gone: Array  # [5, 2] where the third agent then cannot have been
+    fronts: Array  # [5, CELLS ** 2, 2] frontiers of the triple tables
     layers: Array  # [4, CELLS, 2] frontiers of the pair tables
-    path: Array  # [2, AGENTS, HORIZON + 1] compact ids over time: plan by makespan, plan by sum of costs
+    deadline: Array  # [AGENTS] by position in the team: latest arrival
+    trail: Array  # [HORIZON + 1, AGENTS] cells over time of a running decision
+    option: Array  # [HORIZON + 1, AGENTS] which move is being tried
+    settled: Array  # [HORIZON + 1, AGENTS] has the agent stopped for good
+    path: Array  # [2, AGENTS, HORIZON + 1] cells over time: plan by makespan, plan by sum of costs
+    steps: Array  # [2, AGENTS] arrival of each agent in these
+    moves: Array  # [AGENTS] how many moves each position of a joint search has
+    move_cell: Array  # [AGENTS, MOVES] where they lead
+    move_done: Array  # [AGENTS, MOVES] does the agent stop there for good
+    move_cost: Array  # [AGENTS, MOVES] excess they take
+    move_pair: Array  # [PAIRS, MOVES, MOVES] excess of a pair after a move of each, HOPELESS if they may not meet
     bucket: Array  # [COSTS] first node of a bucket
     key: Array  # [MOST_ENTRIES] configurations: cells and done mask
-    cost: Array  # [MOST_ENTRIES] steps or excess so far
+    cost: Array  # [MOST_ENTRIES] excess so far, or time
     parent: Array  # [MOST_ENTRIES]
     closed: Array  # [MOST_ENTRIES]
     slots: Array  # [2 * MOST_ENTRIES] hash table over key
     node_entry: Array  # [MOST_NODES] open nodes: the configuration they leave
     node_pack: Array  # [MOST_NODES] the moves already chosen
     node_next: Array  # [MOST_NODES] next in bucket
-    reach: Array  # [MOMENTS, 2] cells an agent can be on at a time; after pruning, on a shortest path
-    barred: Array  # [MOMENTS, 2] cells it may not be on
-    barred_moves: Array  # [MOMENTS, 3] (from, to, time of arrival)
+    reach: Array  # [MOMENTS, 2] spots an agent can be on at a time; after pruning, on a shortest path
+    barred: Array  # [MOMENTS, 2] spots it may not be on
+    barred_moves: Array  # [SPLITS, 3] (from, to, time of arrival)
     split: Array  # [SPLITS, 6] constraint of a node: kind, agent, cell, next cell, time, parent node
-    clash: Array  # [SPLITS, 6] conflict to resolve next: kind, agents, cell, next cell, time
+    clash: Array  # [SPLITS, PAIRS] most urgent conflict of a pair, packed
+    clashes: Array  # [SPLITS, PAIRS] number of conflicts of a pair
     rank: Array  # [SPLITS] what to open first
     walk: Array  # [SPLITS, AGENTS, MOMENTS] cells over time
     length: Array  # [SPLITS, AGENTS] arrivals
@@ -81,25 +110,43 @@ class Workspace:
 
 
 _FIELDS = [
-    ("neighbours", np.int64, (CELLS, 4)),
-    ("masks", np.uint64, (CELLS, 2)),
-    ("cell_of", np.int64, (CELLS,)),
-    ("id_of", np.int64, (CELLS,)),
-    ("queue", np.int64, (CELLS,)),
+    ("frame", np.int64, (4,)),
+    ("mask", np.uint64, (6,)),
+    ("spot", np.int8, (CELLS,)),
+    ("cell", np.int8, (SPOTS,)),
+    ("neighbours", np.int8, (CELLS, 4)),
+    ("near", np.uint64, (CELLS, 2)),
     ("group_of", np.int64, (AGENTS,)),
     ("start", np.int64, (AGENTS,)),
     ("goal", np.int64, (AGENTS,)),
-    ("order", np.int64, (AGENTS + 1, AGENTS)),
-    ("record", np.int64, (AGENTS, 8)),
-    ("pair_of", np.int64, (3, AGENTS, AGENTS)),
-    ("locals", np.int64, (16, 16)),
+    ("name", np.int64, (AGENTS,)),
+    ("team", np.int64, (AGENTS + 1, AGENTS)),
+    ("record", np.int64, (AGENTS, 12)),
+    ("locals", np.int64, (16, 24)),
     ("counter", np.int64, (8,)),
     ("dist", np.uint8, (AGENTS, CELLS)),
-    ("avoid", np.uint8, (AGENTS, AGENTS, CELLS)),
+    ("avoid", np.uint8, (AGENTS, AGENTS, AGENTS, CELLS)),
+    ("from_start", np.uint8, (AGENTS, CELLS)),
+    ("within", np.uint64, (AGENTS, CELLS, 2)),
     ("pair_steps", np.uint8, (PAIRS, CELLS * CELLS)),
-    ("pair_excess", np.uint8, (PAIRS, CELLS * CELLS)),
+    ("pair_excess", np.uint8, (PAIRS * (AGENTS + 1), CELLS * CELLS)),
+    ("triple_steps", np.uint8, (TRIPLES, CELLS**3)),
+    ("triple_excess", np.uint8, (TRIPLES, CELLS**3)),
+    ("before", np.int64, (5,)),
+    ("gone", np.uint64, (5, 2)),
+    ("fronts", np.uint64, (5, CELLS * CELLS, 2)),
     ("layers", np.uint64, (4, CELLS, 2)),
-    ("path", np.int16, (2, AGENTS, HORIZON + 1)),
+    ("deadline", np.int64, (AGENTS,)),
+    ("trail", np.int8, (HORIZON + 1, AGENTS)),
+    ("option", np.int8, (HORIZON + 1, AGENTS)),
+    ("settled", np.int8, (HORIZON + 1, AGENTS)),
+    ("path", np.int8, (2, AGENTS, HORIZON + 1)),
+    ("steps", np.int64, (2, AGENTS)),
+    ("moves", np.int64, (AGENTS,)),
+    ("move_cell", np.int64, (AGENTS, MOVES)),
+    ("move_done", np.int64, (AGENTS, MOVES)),
+    ("move_cost", np.int64, (AGENTS, MOVES)),
+    ("move_pair", np.int32, (PAIRS, MOVES, MOVES)),
     ("bucket", np.int32, (COSTS,)),
     ("key", np.int64, (MOST_ENTRIES,)),
     ("cost", np.int32, (MOST_ENTRIES,)),
@@ -111,11 +158,12 @@ _FIELDS = [
     ("node_next", np.int32, (MOST_NODES,)),
     ("reach", np.uint64, (MOMENTS, 2)),
     ("barred", np.uint64, (MOMENTS, 2)),
-    ("barred_moves", np.int64, (MOMENTS, 3)),
+    ("barred_moves", np.int64, (SPLITS, 3)),
     ("split", np.int64, (SPLITS, 6)),
-    ("clash", np.int64, (SPLITS, 6)),
+    ("clash", np.int64, (SPLITS, PAIRS)),
+    ("clashes", np.int64, (SPLITS, PAIRS)),
     ("rank", np.int64, (SPLITS,)),
-    ("walk", np.uint8, (SPLITS, AGENTS, MOMENTS)),
+    ("walk", np.int8, (SPLITS, AGENTS, MOMENTS)),
     ("length", np.int64, (SPLITS, AGENTS)),
     ("narrow", np.uint64, (SPLITS, AGENTS)),
 ]
@@ -123,4 +171,4 @@ _FIELDS = [
 
 def allocate() -> Workspace:
     """A fresh workspace; memory that no search touches is never backed by pages."""
-    return cast(Workspace, np.empty(1, np.dtype(_FIELDS, align=True))[0])
+    return cast(Workspace, np.zeros(1, np.dtype(_FIELDS, align=True))[0])

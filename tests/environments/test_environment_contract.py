@@ -16,6 +16,8 @@ CASES: list[dict[str, Any]] = [
     {"sizes": [3, 4, 5], "template": "compact"},
     {"sizes": [3, 6], "objective": "sum_of_costs"},
     {"sizes": [4, 5], "agents": 3},
+    {"sizes": [3, 6], "agents": 4},
+    {"sizes": [5, 7], "agents": 5},
     {"sizes": [7, 10]},
 ]
 
@@ -23,9 +25,7 @@ CASES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("settings", CASES, ids=str)
 def test_the_environment_keeps_the_contract(settings: dict[str, Any]) -> None:
     results = run_checks(load_environment("mapf_frozenlake", settings), "mapf_frozenlake", settings)
-    # Fixed sets are for two agents.
-    allowed = {"fixed sets"} if settings.get("agents", 2) > 2 else set()
-    assert not [str(result) for result in results if not result.ok and result.name not in allowed]
+    assert not [str(result) for result in results if not result.ok]
 
 
 DIGEST = """

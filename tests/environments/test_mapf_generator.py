@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from environments.base import Failure, FailureKind, Labeller
 from environments.mapf_frozenlake import MapfFrozenLake
 from environments.mapf_frozenlake.board import Board, canonical_digest, canonical_form, reserved_for, symmetries
 from environments.mapf_frozenlake.candidates import components, draw
+from environments.mapf_frozenlake.generator import draft_item
 from environments.mapf_frozenlake.labeller import InProcessLabeller, LabelFailure
 from environments.mapf_frozenlake.settings import MapfKnobs, MapfSettings, hole_count
-from environments.mapf_frozenlake.yields import InfeasibleKnobs
+from environments.mapf_frozenlake.straight import wait_free
+from environments.mapf_frozenlake.yields import InfeasibleKnobs, label_candidates
 
 
 def environment(labeller: Labeller | None = None, **values: Any) -> MapfFrozenLake:
@@ -88,6 +91,29 @@ def test_boards_are_what_the_knobs_say(objective: str) -> None:
     assert abs(waits["6x6"] / shares["6x6"] - 0.5) < 0.1
 
 
+def waits_asked_for(stratum: str, row: dict[str, int], count: int = 5_000) -> float:
+    table = MapfKnobs.model_validate({"strata": {stratum: row}})
+    return sum(draft_item(table, table.digest(), 0, "train", 0, index).wait for index in range(count)) / count
+
+
+@pytest.mark.parametrize("wait_ratio", [0, 30, 50, 80, 100])
+def test_the_wait_ratio_of_5000_items_is_the_one_asked_for(wait_ratio: int) -> None:
+    row = {"hole_ratio": 20, "wait_ratio": wait_ratio}
+    tasks = environment(sizes=(4,)).generate(knobs(_4x4=row), 0, 0, 5_000)
+    measured = sum(task.data()["wait_makespan"] for task in tasks) / 5_000
+    assert measured == waits_asked_for("4x4", row), "each board is of the kind that its item's hash asks for"
+    assert abs(measured - wait_ratio / 100) <= 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", range(3, 11))
+def test_the_hashes_of_5000_items_ask_for_every_wait_ratio(n: int) -> None:
+    for hole_ratio in range(0, 51, 10):
+        for wait_ratio in range(0, 101, 10):
+            row = {"hole_ratio": hole_ratio, "wait_ratio": wait_ratio}
+            assert abs(waits_asked_for(f"{n}x{n}", row) - wait_ratio / 100) <= 0.02, row
+
+
 def test_hole_counts_round_halves_up() -> None:
     assert [hole_count(3, ratio) for ratio in range(0, 51, 10)] == [0, 1, 2, 3, 4, 5]
     assert [hole_count(5, ratio) for ratio in range(0, 51, 10)] == [0, 3, 5, 8, 10, 13]
@@ -111,7 +137,7 @@ def test_a_setting_that_no_board_meets_is_refused_with_the_nearest_that_works() 
     (problem,) = env.feasibility(rows)
     assert (problem.stratum, problem.knob, problem.value) == ("3x3", "hole_ratio", 50)
     assert problem.nearest == 30, "five agents do not fit on a 3x3 board with 5 holes, and with 4 there is no way"
-    with pytest.raises(InfeasibleKnobs, match="nearest that works: 30"):
+    with pytest.raises(InfeasibleKnobs, match=r"measured 0 of 20000 \(nearest that works: 30\)"):
         env.generate(rows, 0, 0, 1)
     repaired = env.repaired(rows)
     assert repaired.strata["3x3"].hole_ratio == 30 and env.feasibility(repaired) == []
@@ -165,6 +191,32 @@ def test_undecided_boards_are_passed_over_alike_by_every_labeller() -> None:
 # ----------------------------------------------------------------------------------------------------- boards and draws
 
 
+@pytest.mark.parametrize("agents", [2, 3, 5])
+def test_straight_walks_prove_only_what_the_solver_confirms(agents: int) -> None:
+    proven = 0
+    for n, hole_ratio in ((3, 0), (3, 20), (4, 10), (6, 20), (10, 0), (10, 10)):
+        count = 2_000 if agents == 2 else 300
+        numbers = np.arange(count, dtype=np.uint64)
+        drawn = draw(n, hole_count(n, hole_ratio), agents, numbers, numbers)
+        free = wait_free(drawn) & drawn.usable
+        labels = label_candidates(InProcessLabeller(), replace(drawn, usable=free))
+        assert not labels.wait_makespan[free].any() and not labels.wait_sum_of_costs[free].any()
+        steps = sum(abs(part) for part in np.subtract(np.divmod(drawn.goals, n), np.divmod(drawn.starts, n)))
+        assert (labels.makespan[free] == steps.max(axis=1)[free]).all()
+        proven += int(free.sum())
+    assert proven > count
+
+
+def test_hardly_any_board_is_solved_where_waits_are_rare() -> None:
+    labeller = OneByOne()
+    env = environment(labeller, sizes=(10,))
+    rows = knobs(_10x10={"hole_ratio": 0, "wait_ratio": 100})
+    env.feasibility(rows)
+    labeller.batches.clear()
+    drawn = env.generation_report(rows, 0, 0, 20)["10x10"].drawn
+    assert drawn > 20 * 200 and sum(labeller.batches) < drawn / 20
+
+
 @given(st.integers(3, 10), st.integers(0, 2**64 - 1), st.integers(0, 50), st.integers(2, 5))
 @settings(max_examples=60, deadline=None)
 def test_a_board_and_its_images_have_one_canonical_form(n: int, key: int, hole_ratio: int, agents: int) -> None:
@@ -193,6 +245,19 @@ def test_the_eight_symmetries_are_distinct_bijections_that_keep_neighbours() -> 
         assert abs(row - below) + abs(column - beside) == 1
 
 
+@pytest.mark.parametrize(
+    ("n", "holes", "agents", "board"),
+    [
+        (3, 2, 2, Board(3, (6, 7), (4, 1), (1, 0))),
+        (6, 11, 3, Board(6, (6, 9, 10, 16, 19, 26, 28, 29, 30, 33, 34), (7, 15, 11), (5, 12, 7))),
+        (9, 0, 5, Board(9, (), (60, 16, 67, 51, 49), (45, 64, 23, 10, 75))),
+    ],
+)
+def test_drawn_boards_never_change(n: int, holes: int, agents: int, board: Board) -> None:
+    numbers = np.arange(3, dtype=np.uint64)
+    assert draw(n, holes, agents, numbers + np.uint64(7), numbers).board(2) == board
+
+
 def test_canonical_digests_never_change() -> None:
     board = Board(3, (4,), (0, 2), (8, 3))
     assert canonical_digest(canonical_form(board)) == 28695959242002674956012627139354858558
@@ -210,19 +275,20 @@ def test_a_drawn_goal_is_reachable_and_every_cell_is_used() -> None:
     assert min(use.values()) > 0.7 * sum(use.values()) / 16
 
 
-def test_components_are_those_of_a_plain_flood_fill() -> None:
+@pytest.mark.parametrize("n", [3, 7, 8, 9, 10])
+def test_components_are_those_of_a_plain_flood_fill(n: int) -> None:
     rng = np.random.default_rng(0)
-    free = rng.random((50, 7, 7)) < 0.6
-    starts = rng.integers(0, 49, (50, 2))
-    free.reshape(50, 49)[np.arange(50)[:, None], starts] = True
+    free = rng.random((50, n, n)) < 0.6
+    starts = rng.integers(0, n * n, (50, 2))
+    free.reshape(50, n * n)[np.arange(50)[:, None], starts] = True
     found = components(free, starts)
     for grid, cells, masks in zip(free, starts.tolist(), found):
         for cell, mask in zip(cells, masks):
             seen, queue = {cell}, [cell]
             while queue:
-                row, column = divmod(queue.pop(), 7)
+                row, column = divmod(queue.pop(), n)
                 for r, c in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
-                    if 0 <= r < 7 and 0 <= c < 7 and grid[r, c] and r * 7 + c not in seen:
-                        seen.add(r * 7 + c)
-                        queue.append(r * 7 + c)
+                    if 0 <= r < n and 0 <= c < n and grid[r, c] and r * n + c not in seen:
+                        seen.add(r * n + c)
+                        queue.append(r * n + c)
             assert seen == set(np.flatnonzero(mask).tolist())

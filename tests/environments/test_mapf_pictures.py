@@ -17,7 +17,8 @@ from environments.mapf_frozenlake.cases import KINDS, CaseError, committed, find
 from environments.mapf_frozenlake.drawing import BOLD_WIDTH, PLAIN_WIDTH, frame, moves_of, path_points, place_at, still
 from environments.mapf_frozenlake.environment import MapfFrozenLake
 from environments.mapf_frozenlake.pictures import PictureError, gif, moving_svg, png, save, svg
-from environments.mapf_frozenlake.shapes import AGENT_COLOURS, Text
+from environments.mapf_frozenlake.plan import PlanFormat
+from environments.mapf_frozenlake.shapes import AGENT_COLOURS, Polygon, Text
 from environments.mapf_frozenlake.trajectory import Trajectory, follow, frames_text
 from environments.mapf_frozenlake.verdict import MapfOutcome
 
@@ -30,6 +31,7 @@ ANSWERS = {
     "truncated": "1: UP",
     "parse_error": "I give up & leave <it> there",
     "missing_agent": "1: UP",
+    "illegal_move": "1: (2, 2) (0, 0)\n2: (2, 0) (2, 1)",
     "out_of_bounds": "1: DOWN\n2: RIGHT",
     "hole": "1: UP LEFT UP\n2: WAIT",
     "vertex_conflict": "1: UP WAIT WAIT\n2: RIGHT RIGHT UP",
@@ -38,13 +40,14 @@ ANSWERS = {
     "valid": "1: UP LEFT WAIT WAIT RIGHT\n2: RIGHT RIGHT UP UP",
     "optimal": "1: UP WAIT LEFT RIGHT\n2: RIGHT RIGHT UP UP",
 }
-VIOLATIONS = ("out_of_bounds", "hole", "vertex_conflict", "edge_conflict", "goal_not_reached")
+VIOLATIONS = ("illegal_move", "out_of_bounds", "hole", "vertex_conflict", "edge_conflict", "goal_not_reached")
 ALL = pytest.mark.parametrize("outcome", ANSWERS)
 
 
 def trajectory(outcome: str) -> Trajectory:
     board = Board(3, (1,), (7, 6), (5, 2)) if outcome == "edge_conflict" else SMALL
-    return follow(board, OPTIMA, ANSWERS[outcome], truncated=outcome == "truncated")
+    plan_format: PlanFormat = "coordinates" if outcome == "illegal_move" else "lines"
+    return follow(board, OPTIMA, ANSWERS[outcome], truncated=outcome == "truncated", plan_format=plan_format)
 
 
 def large() -> Trajectory:
@@ -68,6 +71,22 @@ def test_a_trajectory_ends_as_the_checker_says(outcome: str) -> None:
 def test_the_step_of_a_crash_holds_where_everyone_was_bound_for() -> None:
     assert trajectory("out_of_bounds").places == (((2, 2), (2, 0)), ((3, 2), (2, 1)))
     assert trajectory("edge_conflict").places == (((2, 1), (2, 0)), ((2, 0), (2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("path", "explanation"),
+    [
+        ("(2, 2) (9, -900)", "step 1: agent 1 jumps to row 9, column -900"),
+        ("(7, 7) (7, 8)", "step 0: agent 1 does not begin at its start but at row 7, column 7"),
+    ],
+)
+def test_a_path_that_leaps_off_the_board_is_explained_and_drawn_inside_its_picture(path: str, explanation: str) -> None:
+    found = follow(SMALL, OPTIMA, f"1: {path}\n2: (2, 0)", plan_format="coordinates")
+    assert (found.outcome, found.explanation()) == (MapfOutcome.ILLEGAL_MOVE, explanation)
+    assert frames_text(found).count("1!") == 1
+    canvas, shapes = still(found)
+    for x, y in (point for shape in shapes if isinstance(shape, Polygon) for point in shape.points):
+        assert 0 <= x <= canvas.width and 0 <= y <= canvas.height
 
 
 def test_a_plan_that_beats_its_label_is_no_picture() -> None:

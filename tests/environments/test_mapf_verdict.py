@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from environments.base import Failure, FailureKind, Task, Verdict, canonical_json
 from environments.mapf_frozenlake import MapfFrozenLake
 from environments.mapf_frozenlake.board import Board
 from environments.mapf_frozenlake.plan import MOVES
 from environments.mapf_frozenlake.settings import MapfSettings
-from environments.mapf_frozenlake.verdict import execute, judge
+from environments.mapf_frozenlake.verdict import Shaping, execute, judge
 
 
 def board(picture: str) -> Board:
@@ -118,6 +119,101 @@ def test_an_illegal_plan_earns_nothing_and_names_step_agents_and_cell() -> None:
     assert verdict(SWAP, "R / L", 4, 8) == Verdict(
         0.0, "edge_conflict", {"step": 1, "agents": [1, 2], "cell": [0, 1], "optimum": 4}
     )
+
+
+PATHS = [
+    ("jumps over a cell", ROW, "r0c0 r0c2 / r0c1", 1, [1], [0, 2]),
+    ("jumps across a corner", ROW, "r0c0 / r0c1 r1c2", 1, [2], [1, 2]),
+    ("a jump comes before other faults of its step", ROW, "r0c0 r-1c0 / r0c1 r2c2", 1, [2], [2, 2]),
+    ("begins elsewhere", ROW, "r0c0 r1c0 / r1c1 r2c1", 0, [2], [1, 1]),
+    ("omits the start", ROW, "r1c0 / r0c1", 0, [1], [1, 0]),
+]
+
+
+def paths(text: str) -> str:
+    return "\n".join(f"{i}: {part}" for i, part in enumerate(text.split("/"), 1))
+
+
+@pytest.mark.parametrize(
+    ("picture", "text", "step", "agents", "cell"), [c[1:] for c in PATHS], ids=[c[0] for c in PATHS]
+)
+def test_a_path_that_jumps_is_an_illegal_move(
+    picture: str, text: str, step: int, agents: list[int], cell: list[int]
+) -> None:
+    found = judge(board(picture), {"makespan": 4, "sum_of_costs": 8}, "makespan", paths(text), False, "coordinates")
+    facts = {"step": step, "agents": agents, "cell": cell, "optimum": 4}
+    assert found == Verdict(0.0, "illegal_move", facts)
+
+
+def test_a_path_is_judged_as_the_actions_along_it() -> None:
+    picture, optima = "1 . a . 2 b . . .", {"makespan": 2, "sum_of_costs": 3}
+    for text, path in {
+        "R R / R": "r0c0 r0c1 r0c2 / r1c1 r1c2",
+        ". R R / R": "r0c0 r0c0 r0c1 r0c2 / r1c1 r1c2",
+        "R R / ": "r0c0 r0c1 r0c2 / ",
+        "R D / R": "r0c0 r0c1 r1c1 / r1c1 r1c2",
+        "D R / L": "r0c0 r1c0 r1c1 / r1c1 r1c0",
+        "U / R": "r0c0 r-1c0 / r1c1 r1c2",
+    }.items():
+        found = judge(board(picture), optima, "makespan", paths(path), False, "coordinates")
+        assert found == verdict(picture, text, 2, 3), text
+
+
+def test_only_runs_on_paths_know_the_outcome_of_a_jump() -> None:
+    """An outcome is a word of the engineer's evidence: a new one would change every other run."""
+    words = [str(outcome.value) for outcome in MapfFrozenLake().Outcome]
+    on_paths = MapfFrozenLake(MapfSettings(plan_format="coordinates"))
+    assert "illegal_move" not in words
+    assert [str(o.value) for o in on_paths.Outcome if o.value != "illegal_move"] == words
+    assert isinstance(on_paths, MapfFrozenLake) and len(list(type(on_paths).Outcome)) == len(words) + 1
+
+
+SHAPED = Shaping(goals=0.2, prefix=0.1)
+
+
+def shaped(text: str, shaping: Shaping = SHAPED) -> tuple[str, float]:
+    lines = "\n".join(f"{i}: {' '.join(actions)}" for i, actions in enumerate(plans(text), 1))
+    optima = {"makespan": 2, "sum_of_costs": 3}
+    found = judge(board("1 . a . 2 b . . ."), optima, "makespan", lines, False, shaping=shaping)
+    assert isinstance(found, Verdict)
+    return found.outcome, found.reward
+
+
+def test_shaping_credits_goals_and_legal_steps_and_keeps_every_valid_plan_above() -> None:
+    assert shaped("R R / R") == ("optimal", 1.0)
+    assert shaped(". R R / R") == ("valid", pytest.approx(0.3 + 0.7 * 2 / 3))
+    assert shaped("R / R") == ("goal_not_reached", pytest.approx(0.2 / 2 + 0.1 / 2))
+    assert shaped(". . . / R") == ("goal_not_reached", pytest.approx(0.2 / 2 + 0.1))
+    assert shaped(" / ") == ("goal_not_reached", 0.0)
+    assert shaped("R U / R") == ("out_of_bounds", pytest.approx(0.2 / 2 + 0.1 / 2))
+    assert shaped("U / R") == ("out_of_bounds", 0.0), "a step that breaks a rule is not carried out"
+    late = " ".join(["."] * 500 + ["R", "R"])
+    assert shaped(f"{late} / R")[1] > 0.3
+    for goals, prefix in ((0.5, 0.0), (0.0, 0.5), (0.1, 0.2), (0.3, 0.2), (0.07, 0.41)):
+        assert shaped("R R / R", Shaping(goals, prefix)) == ("optimal", 1.0)
+
+
+def test_shaping_changes_rewards_and_no_outcome_and_is_off_unless_asked_for() -> None:
+    plain, credited = (
+        MapfFrozenLake(MapfSettings(sizes=(3,))),
+        MapfFrozenLake(MapfSettings(sizes=(3,), goal_credit=0.3, prefix_credit=0.2)),
+    )
+    rng, rewards = random.Random(3), set()
+    for task in plain.generate(plain.default_knobs(), 4, 0, 200):
+        words = [[rng.choice([*MOVES]) for _ in range(rng.randint(0, 3))] for _ in range(2)]
+        text = "\n".join(f"{i}: {' '.join(plan)}" for i, plan in enumerate(words, 1))
+        one, other = plain.score(task, text), credited.score(task, text)
+        assert isinstance(one, Verdict) and isinstance(other, Verdict)
+        assert (one.outcome, one.facts) == (other.outcome, other.facts)
+        assert one.reward > 0 or other.reward <= 0.5
+        rewards.add(other.reward)
+    assert len(rewards) > 5
+
+
+@pytest.mark.parametrize("credits", [(0.3, 0.3), (-0.1, 0.0), (0.0, 0.6), (float("nan"), 0.0)])
+def test_credit_must_leave_half_of_the_reward_to_valid_plans(credits: tuple[float, float]) -> None:
+    with pytest.raises(ValidationError, match="_credit"):
+        MapfSettings(goal_credit=credits[0], prefix_credit=credits[1])
 
 
 @pytest.mark.parametrize("payload", ["", "[]", "{}", '{"n":3,"holes":[0],"starts":[0,1],"goals":[2,3]}', "1" * 5000])

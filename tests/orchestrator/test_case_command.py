@@ -90,7 +90,8 @@ def test_a_model_directory_and_a_run_answer_in_their_templates_and_limits(
     found = rows(capsys.readouterr().out)
     assert (found["A"][0], found["B"][0]) == ("7", "5"), "a run's own limit counts"
     assert {row[1] for row in found.values()} == {"truncated"}
-    assert case.contestant(str(run), "text", 9).prompt == {"template": "compact", "objective": "makespan"}
+    prompt = {"template": "compact", "objective": "makespan", "board_view": "both", "plan_format": "lines"}
+    assert case.contestant(str(run), "text", 9).prompt == prompt
     assert case.contestant(str(model), None, None).prompt == {"template": "text"}
 
 
@@ -110,6 +111,37 @@ def test_what_a_model_says_is_carried_out_and_compared_with_the_optimum(
         "B": ["12", "vertex_conflict", "no", "no", "-", "4"],
     }
     assert "step 1: agents 1 and 2 meet at row 2, column 1" in shown
+
+
+def test_a_run_trained_on_paths_is_judged_and_drawn_by_its_paths(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, model: Path
+) -> None:
+    settings = ("board_view=coordinates", "plan_format=coordinates")
+    overrides = [f"environment.settings.{setting}" for setting in settings]
+    RunStore.create(tmp_path / "paths", dump(load(RECIPE, overrides)))
+    shutil.copytree(model, tmp_path / "paths" / "model")
+    plan = "1: r2c2 r1c2 r1c2 r1c1 r1c2\n2: r2c0 r2c1 r2c2 r1c2 r0c2"
+    asked: list[str] = []
+
+    def complete(self: Any, ids: Any, max_tokens: int) -> Completion:
+        asked.append(self.tokenizer.decode(ids))
+        return Completion(plan, 12, False)
+
+    monkeypatch.setattr(case.Reader, "complete", complete)
+    assert envwright(monkeypatch, "oracle", str(tmp_path / "paths"), "--board", "paper-3x3") == 0
+    shown = capsys.readouterr().out
+    assert "# r0c1" in asked[0], "the board is shown as coordinates"
+    assert rows(shown)["B"] == ["12", "optimal", "yes", "yes", "4", "4"]
+    assert "agent 1: r2c2 r1c2 r1c2 r1c1 r1c2" in shown.split("B: ")[1]
+
+
+def test_a_thought_that_the_template_opens_stands_in_front_of_the_completion(model: Path) -> None:
+    import torch
+
+    reader = case.Reader(model)
+    reader.tokenizer.chat_template += "{{ '<think>' }}"
+    reader._model.generate = lambda prompt, **options: torch.cat([prompt, prompt[:, :1]], dim=1)
+    assert reader.complete(reader.tokenizer.encode("1: UP"), 1).text.startswith("<think>")
 
 
 def test_a_completion_counts_its_end_token_and_is_cut_only_by_the_limit(model: Path) -> None:

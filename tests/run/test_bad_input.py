@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from environments.base import Failure, FailureKind, Problem
+from environments.mapf_frozenlake.labeller import LabelFailure
+from environments.mapf_frozenlake.yields import InfeasibleKnobs
+from environments.simple import NoTask
+from orchestrator import train
+from orchestrator.cli import main
 from tests.run.conftest import RECIPE, SHORT, envwright
 
 CASES = {
@@ -55,3 +64,30 @@ def test_resume_of_nothing_is_one_clear_error(cache: Path, tmp_path: Path) -> No
     assert done.returncode == 1
     assert "holds no run" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        LabelFailure(Failure(FailureKind.TIMEOUT, "solver-0 had no labels")),
+        InfeasibleKnobs([Problem("3x3", "hole_ratio", 50, "no board among 300000 candidates", 40)]),
+        NoTask("no task of stratum easy"),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+def test_a_stream_of_tasks_that_breaks_off_ends_the_run_with_one_line(
+    failure: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def broken(*arguments: object) -> object:
+        raise failure
+        yield
+
+    monkeypatch.setattr(train, "open_run", broken)
+    monkeypatch.setattr(sys, "argv", ["envwright", "train", str(RECIPE), f"output={tmp_path}", *SHORT, "name=broken"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == f"error: {failure}\n"
+    status = json.loads((tmp_path / "broken" / "status.json").read_text())
+    assert (status["state"], status["message"]) == ("failed", str(failure))

@@ -1,0 +1,185 @@
+"""The sum of costs of one component's agents, and whether it needs a wait: the cheapest exact search first."""
+
+from __future__ import annotations
+
+from solvers.compiling import kernel
+from solvers.kernels import conflicts
+from solvers.kernels.bounds import cover, pair_excess
+from solvers.kernels.conflicts import least_beyond_horizon, open_root, raise_bounds, resolve_conflicts
+from solvers.kernels.pairs import pair_row
+from solvers.kernels.record import (
+    BY_COST,
+    COST_VALUE,
+    DETOUR,
+    EXPANSIONS,
+    HAS_TRIPLES,
+    MEMBERS,
+    UNKNOWN,
+    WAIT_COST_VALUE,
+    choose,
+    distance,
+    keep_arrivals,
+    plan_waits,
+)
+from solvers.kernels.search import CAPPED, EXHAUSTED, FOUND, search
+from solvers.kernels.store import read_path
+from solvers.kernels.tables import fill_excess, fill_triples
+from solvers.kernels.workspace import AGENTS, COSTS, Workspace
+
+NONE = -2
+"""Proven that there is no such plan; UNKNOWN: the budget ran out."""
+
+FIRST_SPLITS, SPLIT_CAP = 120, 200
+"""Nodes of conflict-based search without and with a bound from the pair tables; what it does not solve by then it
+rarely solves with twenty times as many."""
+PART_TRY = 300
+"""Expansions for each three of the agents that might bound the cost, ten times as many for each four."""
+BEFORE_TRIPLES = 150
+"""Expansions of the cost search before it asks for the tables of three agents."""
+TRIPLE_STEP = 4
+"""The tables of three reach this far above the bound at hand; where that is too near, they are filled again."""
+
+
+@kernel
+def cheapest(ws: Workspace, group: int, want_wait: bool, quick: bool, budget: int) -> None:
+    """Settle the sum of costs and whether each cheapest plan has a wait."""
+    record, team = ws.record[group], ws.team[group]
+    shortest = 0
+    for q in range(record[MEMBERS]):
+        shortest += distance(ws, team[q])
+    excess = _settle_cost(ws, group, True, shortest, record[DETOUR], COSTS - 1, quick, budget)
+    if excess < 0:
+        return
+    record[COST_VALUE] = shortest + excess
+    if not want_wait:
+        return
+    if not plan_waits(ws, group, BY_COST):
+        record[WAIT_COST_VALUE] = 0
+    elif excess % 2 == 1:
+        # The grid is bipartite: without waits every agent's excess is even.
+        record[WAIT_COST_VALUE] = 1
+    else:
+        free = _settle_cost(ws, group, False, shortest, excess, excess, quick, budget)
+        record[WAIT_COST_VALUE] = UNKNOWN if free == UNKNOWN else int(free == NONE)
+
+
+@kernel
+def _settle_cost(
+    ws: Workspace, group: int, waits: bool, shortest: int, least: int, most: int, quick: bool, budget: int
+) -> int:
+    """Least excess between `least` and `most`; NONE when proven that there is none up to `most`, else UNKNOWN.
+
+    With `waits` the plan is kept.
+    """
+    record, team = ws.record[group], ws.team[group]
+    members = record[MEMBERS]
+    horizon = least_beyond_horizon(ws, team, members)
+    if quick:
+        count = open_root(ws, team, members, waits, shortest + least)
+        status, bound = conflicts.CAPPED, shortest + least
+        for cap in (FIRST_SPLITS, SPLIT_CAP):
+            if cap == SPLIT_CAP:
+                fill_excess(ws, group)
+                least = max(least, _start_bound(ws, group))
+                if least > most:
+                    return NONE
+                raise_bounds(ws, count, shortest + least)
+            before = count
+            status, bound, node, count = resolve_conflicts(
+                ws, team, members, waits, shortest + most, min(cap, budget), count
+            )
+            record[EXPANSIONS] += count - before
+            if status != conflicts.CAPPED:
+                break
+        if status == FOUND and bound <= horizon:
+            if waits:
+                _keep_walks(ws, group, node)
+            return bound - shortest
+        if status == conflicts.EXHAUSTED and shortest + most < horizon:
+            return NONE
+        if bound <= horizon:
+            least = max(least, bound - shortest)
+    return _settle_jointly(ws, group, waits, least, most, quick, budget)
+
+
+@kernel
+def _keep_walks(ws: Workspace, group: int, node: int) -> None:
+    """Keep the plan of conflict-based search."""
+    for q in range(ws.record[group, MEMBERS]):
+        i = ws.team[group, q]
+        ws.steps[BY_COST, i] = ws.length[node, i]
+        for t in range(ws.length[node, i] + 1):
+            ws.path[BY_COST, i, t] = ws.walk[node, i, t]
+
+
+@kernel
+def _start_bound(ws: Workspace, group: int) -> int:
+    """Excess of the start by the pair tables."""
+    members, team = ws.record[group, MEMBERS], ws.team[group]
+    values = ws.locals[0]
+    values[:] = 0
+    for q in range(members):
+        for r in range(q):
+            i, j = team[r], team[q]
+            home, other = int(ws.start[i] == ws.goal[i]), int(ws.start[j] == ws.goal[j])
+            if not (home or other):
+                values[pair_row(r, q)] = pair_excess(ws, i, j, ws.start[i], ws.start[j], 0, 0)
+    return cover(values, members, False, COSTS)
+
+
+@kernel
+def _settle_jointly(ws: Workspace, group: int, waits: bool, least: int, most: int, quick: bool, budget: int) -> int:
+    """As _settle_cost, by the joint search alone: with pairs, then with tables of three up to a rising limit."""
+    record, members = ws.record[group], ws.record[group, MEMBERS]
+    fill_excess(ws, group)
+    if members < 3:
+        _, excess, _ = _search_all(ws, group, waits, False, least, most, budget)
+        return excess
+    if quick:
+        least = _bound_by_parts(ws, group, 3, waits, False, least, most, budget)
+        status, excess, least = _search_all(ws, group, waits, False, least, most, min(budget, BEFORE_TRIPLES))
+        if status != CAPPED:
+            return excess
+    limit = least
+    while True:
+        limit = min(most, limit + TRIPLE_STEP)
+        if record[HAS_TRIPLES] < limit + 1:
+            fill_triples(ws, group, limit)
+        if members == AGENTS:
+            least = _bound_by_parts(ws, group, 4, waits, True, least, limit, budget)
+        status, excess, least = _search_all(ws, group, waits, True, least, limit, budget)
+        if status != EXHAUSTED or limit == most:
+            return excess
+        least = limit + 1
+
+
+@kernel
+def _search_all(
+    ws: Workspace, group: int, waits: bool, triples: bool, least: int, most: int, limit: int
+) -> tuple[int, int, int]:
+    """(status, excess or NONE or UNKNOWN, lower bound) of one joint search; with `waits` the plan is kept."""
+    record, team = ws.record[group], ws.team[group]
+    status, excess, expansions, entry = search(ws, team, record[MEMBERS], waits, triples, least, most, limit)
+    record[EXPANSIONS] += expansions
+    if status == FOUND and waits:
+        steps = read_path(ws, entry, team, record[MEMBERS], ws.path[BY_COST])
+        if steps < 0:
+            return CAPPED, UNKNOWN, excess
+        keep_arrivals(ws, group, BY_COST, steps)
+    return status, excess if status == FOUND else NONE if status == EXHAUSTED else UNKNOWN, excess
+
+
+@kernel
+def _bound_by_parts(
+    ws: Workspace, group: int, count: int, waits: bool, triples: bool, least: int, most: int, budget: int
+) -> int:
+    """The largest excess that some `count` of the agents need without the others, as far as that is quickly found."""
+    if ws.record[group, MEMBERS] <= count:
+        return least
+    for chosen in range(1 << ws.record[group, MEMBERS]):
+        if choose(ws, group, chosen) == count:
+            tries = min(budget, PART_TRY if count == 3 else 10 * PART_TRY)
+            status, excess, expansions, _ = search(ws, ws.team[AGENTS], count, waits, triples, least, most, tries)
+            ws.record[group, EXPANSIONS] += expansions
+            least = max(least, most + 1 if status == EXHAUSTED else excess)
+    return least

@@ -1,0 +1,103 @@
+"""Fills the tables of one component's agents once they are asked for."""
+
+from __future__ import annotations
+
+from solvers.compiling import kernel
+from solvers.kernels.board import fill_near, measure
+from solvers.kernels.bounds import triple_row
+from solvers.kernels.pairs import fill_pair_excess, fill_pair_steps
+from solvers.kernels.record import HAS_EXCESS, HAS_STEPS, HAS_TRIPLES, HAS_WITHIN, MEMBERS
+from solvers.kernels.triples import fill_triple_excess, fill_triple_steps, fill_within
+from solvers.kernels.workspace import CANCEL, SIZE, Workspace
+
+
+@kernel
+def _fill_near(ws: Workspace, group: int) -> None:
+    if not (ws.record[group, HAS_STEPS] or ws.record[group, HAS_EXCESS]):
+        fill_near(ws)
+
+
+@kernel
+def fill_steps(ws: Workspace, group: int) -> None:
+    team, members = ws.team[group], ws.record[group, MEMBERS]
+    if ws.record[group, HAS_STEPS]:
+        return
+    _fill_near(ws, group)
+    ws.record[group, HAS_STEPS] = 1
+    for q in range(members):
+        for r in range(q):
+            fill_pair_steps(ws, team[r], team[q])
+
+
+@kernel
+def fill_triple_tables(ws: Workspace, group: int, makespan: int) -> bool:
+    """Tables of three for plans of at most this makespan; do they refute it?"""
+    team, members = ws.team[group], ws.record[group, MEMBERS]
+    size = ws.frame[SIZE]
+    _fill_within(ws, group)
+    for q in range(members):
+        for r in range(q):
+            for p in range(r):
+                i, j, k = team[p], team[r], team[q]
+                fill_triple_steps(ws, i, j, k, makespan)
+                start = (ws.start[i] * size + ws.start[j]) * size + ws.start[k]
+                if ws.triple_steps[triple_row(i, j, k), start] > makespan and not ws.counter[CANCEL]:
+                    return True
+    return False
+
+
+@kernel
+def _fill_within(ws: Workspace, group: int) -> None:
+    if ws.record[group, HAS_WITHIN]:
+        return
+    ws.record[group, HAS_WITHIN] = 1
+    for q in range(ws.record[group, MEMBERS]):
+        fill_within(ws, ws.team[group, q])
+
+
+@kernel
+def fill_excess(ws: Workspace, group: int) -> None:
+    team, members = ws.team[group], ws.record[group, MEMBERS]
+    if ws.record[group, HAS_EXCESS]:
+        return
+    _fill_near(ws, group)
+    ws.record[group, HAS_EXCESS] = 1
+    for q in range(members):
+        i = team[q]
+        for r in range(members):
+            if q != r:
+                measure(ws, ws.goal[i], ws.goal[team[r]], -1, ws.avoid[i, team[r], team[r]])
+    for q in range(members):
+        for r in range(q):
+            fill_pair_excess(ws, team[r], team[q], -1)
+
+
+@kernel
+def fill_triples(ws: Workspace, group: int, limit: int) -> None:
+    """Tables of three up to an excess of `limit` of all; the record keeps one more, zero being none."""
+    team, members = ws.team[group], ws.record[group, MEMBERS]
+    if ws.record[group, HAS_TRIPLES] == 0:
+        _fill_around(ws, group)
+    ws.record[group, HAS_TRIPLES] = limit + 1
+    for q in range(members):
+        for r in range(q):
+            for p in range(r):
+                fill_triple_excess(ws, team[p], team[r], team[q], limit)
+
+
+@kernel
+def _fill_around(ws: Workspace, group: int) -> None:
+    """Pair tables around the goal of a third agent, and what bounds the tables of three."""
+    team, members = ws.team[group], ws.record[group, MEMBERS]
+    _fill_within(ws, group)
+    for q in range(members):
+        for r in range(members):
+            for p in range(members):
+                if q != r and q != p and r != p:
+                    i, j, k = team[q], team[r], team[p]
+                    measure(ws, ws.goal[i], ws.goal[j], ws.goal[k], ws.avoid[i, j, k])
+    for q in range(members):
+        for r in range(q):
+            for p in range(members):
+                if p != q and p != r:
+                    fill_pair_excess(ws, team[r], team[q], team[p])

@@ -1,0 +1,191 @@
+"""Exact tables for three agents alone on the board: the bound that opens the few boards on which pairs say little.
+
+Joint state (a, b, c); row (a, b) is the set of c, moved by shifts as in the pair tables.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solvers.compiling import as_int, kernel
+from solvers.kernels.bits import bit_of, spread
+from solvers.kernels.board import measure
+from solvers.kernels.bounds import triple_row
+from solvers.kernels.pairs import pair_row, write, write_excess
+from solvers.kernels.store import clear_open, pop, push
+from solvers.kernels.workspace import CANCEL, COSTS, INF, PAIRS, SIZE, Array, Word, Workspace
+
+
+@kernel
+def fill_within(ws: Workspace, i: int) -> None:
+    """Distances from the start of agent i, and the spots within every distance."""
+    measure(ws, ws.start[i], -1, -1, ws.from_start[i])
+    for radius in range(ws.frame[SIZE]):
+        ws.within[i, radius, 0], ws.within[i, radius, 1] = np.uint64(0), np.uint64(0)
+    for v in range(ws.frame[SIZE]):
+        radius = as_int(ws.from_start[i, v])
+        if radius != INF:
+            low, high = bit_of(ws.spot[v])
+            ws.within[i, radius, 0] |= low
+            ws.within[i, radius, 1] |= high
+    for radius in range(1, ws.frame[SIZE]):
+        ws.within[i, radius, 0] |= ws.within[i, radius - 1, 0]
+        ws.within[i, radius, 1] |= ws.within[i, radius - 1, 1]
+
+
+@kernel
+def fill_triple_excess(ws: Workspace, i: int, j: int, k: int, limit: int) -> None:
+    """ws.triple_excess of agents i < j < k: least sum of costs minus the three distances, where a plan from the start
+    through here has an excess of at most `limit`; INF elsewhere.
+
+    Needs the pair tables around each other's goals, and fill_within of the three. An agent that passes over its goal
+    may stop there as well.
+    """
+    size = ws.frame[SIZE]
+    table = ws.triple_excess[triple_row(i, j, k)]
+    table[: size**3] = INF
+    for layer in range(5):
+        for row in range(size * size):
+            ws.fronts[layer, row, 0], ws.fronts[layer, row, 1] = np.uint64(0), np.uint64(0)
+    total = limit + as_int(ws.dist[i, ws.start[i]]) + as_int(ws.dist[j, ws.start[j]]) + as_int(ws.dist[k, ws.start[k]])
+    waiting = _collect_sources(ws, i, j, k, total)
+    seen = ws.fronts[4]
+    cost, idle = 0, 0
+    while cost <= total and (idle < 4 or waiting > 0) and not ws.counter[CANCEL]:
+        front, upcoming = ws.fronts[cost % 4], ws.fronts[(cost + 3) % 4]
+        while waiting > 0:
+            node = pop(ws, cost)
+            if node < 0:
+                break
+            low, high = bit_of(ws.spot[ws.node_pack[node]])
+            front[ws.node_entry[node], 0] |= low
+            front[ws.node_entry[node], 1] |= high
+            waiting -= 1
+        found = False
+        for a in range(size):
+            left = total - cost - as_int(ws.from_start[i, a])
+            for b in range(size):
+                row = a * size + b
+                low, high = front[row, 0] & ~seen[row, 0], front[row, 1] & ~seen[row, 1]
+                front[row, 0], front[row, 1] = np.uint64(0), np.uint64(0)
+                radius = min(left - as_int(ws.from_start[j, b]), size - 1)
+                if radius < 0:
+                    continue
+                low, high = low & ws.within[k, radius, 0], high & ws.within[k, radius, 1]
+                if low == 0 and high == 0:
+                    continue
+                found = True
+                seen[row, 0] |= low
+                seen[row, 1] |= high
+                value = cost - as_int(ws.dist[i, a]) - as_int(ws.dist[j, b])
+                write_excess(ws, table, row * size, low, high, ws.dist[k], value)
+                _expand_row(ws, a, b, low, high, upcoming)
+        idle = 0 if found else idle + 1
+        cost += 1
+
+
+@kernel
+def fill_triple_steps(ws: Workspace, i: int, j: int, k: int, limit: int) -> None:
+    """ws.triple_steps of agents i < j < k: fewest joint steps until all three are at their goals, where a plan from the
+    start through here has at most `limit` steps; INF elsewhere. Needs fill_within of the three."""
+    size = ws.frame[SIZE]
+    table = ws.triple_steps[triple_row(i, j, k)]
+    table[: size**3] = INF
+    for layer in range(5):
+        for row in range(size * size):
+            ws.fronts[layer, row, 0], ws.fronts[layer, row, 1] = np.uint64(0), np.uint64(0)
+    seen = ws.fronts[4]
+    goal = ws.goal[i] * size + ws.goal[j]
+    ws.fronts[0, goal, 0], ws.fronts[0, goal, 1] = bit_of(ws.spot[ws.goal[k]])
+    steps = 0
+    found = True
+    while found and steps <= limit and not ws.counter[CANCEL]:
+        front, upcoming = ws.fronts[steps % 2], ws.fronts[(steps + 1) % 2]
+        radius = min(limit - steps, size - 1)
+        found = False
+        for a in range(size):
+            for b in range(size):
+                row = a * size + b
+                low, high = front[row, 0] & ~seen[row, 0], front[row, 1] & ~seen[row, 1]
+                front[row, 0], front[row, 1] = np.uint64(0), np.uint64(0)
+                low, high = low & ws.within[k, radius, 0], high & ws.within[k, radius, 1]
+                if (low == 0 and high == 0) or max(ws.from_start[i, a], ws.from_start[j, b]) > radius:
+                    continue
+                found = True
+                seen[row, 0] |= low
+                seen[row, 1] |= high
+                write(ws, table, row * size, low, high, min(steps, INF - 1))
+                _expand_row(ws, a, b, low, high, upcoming)
+        steps += 1
+
+
+@kernel
+def _collect_sources(ws: Workspace, i: int, j: int, k: int, total: int) -> int:
+    """Put on the open list, by cost, all states in which one agent stops for good and two walk home; their number."""
+    clear_open(ws)
+    count = 0
+    for third in range(3):
+        one, two, home = (j, k, i) if third == 0 else (i, k, j) if third == 1 else (i, j, k)
+        count += _collect_pair(ws, one, two, home, total - as_int(ws.from_start[home, ws.goal[home]]), third)
+    return count
+
+
+@kernel
+def _collect_pair(ws: Workspace, one: int, two: int, home: int, total: int, third: int) -> int:
+    """The sources with agent `home`, the first, second or last of the triple, at its goal."""
+    size = ws.frame[SIZE]
+    table = ws.pair_excess[PAIRS * (1 + home) + pair_row(one, two)]
+    goal = as_int(ws.goal[home])
+    count = 0
+    for u in range(size):
+        for v in range(size):
+            excess = as_int(table[u * size + v])
+            cost = excess + as_int(ws.dist[one, u]) + as_int(ws.dist[two, v])
+            if excess == INF or cost + as_int(ws.from_start[one, u]) + as_int(ws.from_start[two, v]) > total:
+                continue
+            row = goal * size + u if third == 0 else u * size + goal if third == 1 else u * size + v
+            push(ws, min(cost, COSTS - 1), row, goal if third == 2 else v)
+            count += 1
+    return count
+
+
+@kernel
+def _expand_row(ws: Workspace, a: int, b: int, low: Word, high: Word, out: Array) -> None:
+    """Add to `out` all predecessors of the states (a, b, c), c in the set: moves without collision, read backwards."""
+    size = ws.frame[SIZE]
+    low, high = np.uint64(low), np.uint64(high)
+    reach_low, reach_high = spread(ws, low, high)
+    reach_low, reach_high = reach_low | low, reach_high | high
+    count = 0
+    for second in range(5):
+        u = b if second == 4 else as_int(ws.neighbours[b, second])
+        if u >= 0:
+            ws.before[count] = u
+            ws.gone[count, 0], ws.gone[count, 1] = _barred(ws, b, u, low, high)
+            count += 1
+    for first in range(5):
+        v = a if first == 4 else as_int(ws.neighbours[a, first])
+        if v < 0:
+            continue
+        gone_low, gone_high = _barred(ws, a, v, low, high)
+        first_low, first_high = reach_low & ~gone_low, reach_high & ~gone_high
+        for second in range(count):
+            u = ws.before[second]
+            if u == v or (v == b and u == a):
+                continue
+            row = v * size + u
+            out[row, 0] |= first_low & ~ws.gone[second, 0]
+            out[row, 1] |= first_high & ~ws.gone[second, 1]
+
+
+@kernel
+def _barred(ws: Workspace, after: int, before: int, low: Word, high: Word) -> tuple[Word, Word]:
+    """Where the third agent cannot come from when another one moves from `before` to `after`: there, and from `after`
+    itself when it could only have swapped."""
+    gone_low, gone_high = bit_of(ws.spot[before])
+    if before != after:
+        near_low, near_high = np.uint64(low) & ws.near[after, 0], np.uint64(high) & ws.near[after, 1]
+        if (near_low & ~gone_low) == 0 and (near_high & ~gone_high) == 0:
+            here_low, here_high = bit_of(ws.spot[after])
+            gone_low, gone_high = gone_low | here_low, gone_high | here_high
+    return gone_low, gone_high
