@@ -1,7 +1,8 @@
 """A million random boards: are all decided, how slow are the slowest, and which are they?
 
-Size 3..10, two to five agents, 0 to 50 percent holes, all uniform; the agents stand in the largest component. The ten
-slowest are printed as rows of ``tests/solvers/slowest.jsonl``, which the tests keep as regression cases.
+Size 3..10, two to five agents, 0 to 50 percent holes, all uniform; the agents stand in the largest component. A board
+that is among the ten slowest so far is printed at once, so that a run that is stopped has not been in vain; at the end
+the ten are printed as rows of ``tests/solvers/slowest.jsonl``, which the tests keep as regression cases.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def run() -> dict[str, float]:
     warm_up()
     generator = np.random.default_rng(SEED)
     slowest: list[tuple[float, str]] = []
+    known: set[tuple[float, str]] = set()
     total, undecided, over, unsolvable = 0.0, 0, 0, 0
     for first in range(0, BOARDS, CHUNK):
         boards = [_random_board(generator) for _ in range(min(CHUNK, BOARDS - first))]
@@ -37,8 +39,11 @@ def run() -> dict[str, float]:
             for place in np.argsort(micros)[-KEPT:]:
                 board = tuple(field[place] for field in batch)
                 heapq.heappush(slowest, (float(micros[place]), row_of("slowest", board)))
-            slowest = heapq.nlargest(KEPT, slowest)
-            heapq.heapify(slowest)
+            kept = heapq.nlargest(KEPT, slowest)
+            for entry in set(kept) - known:
+                print(json.dumps({"ms": round(entry[0] / 1000, 1), **json.loads(entry[1])}), flush=True)
+            known |= set(kept)
+            slowest = sorted(kept)
         print(
             f"{first + len(boards):,} boards, {undecided} undecided, slowest {max(slowest)[0] / 1e6:.2f} s", flush=True
         )

@@ -12,6 +12,7 @@ from actors.weight_sync import SyncError
 from cluster.placement import PlacementError
 from cluster.preflight import PreflightError
 from cluster.session import SessionError
+from environments.mapf_frozenlake.frozen import FrozenSetCorrupt
 from environments.mapf_frozenlake.labeller import LabelFailure
 from environments.mapf_frozenlake.yields import InfeasibleKnobs
 from environments.simple import NoTask
@@ -29,6 +30,7 @@ EXPECTED = (
     ActorFailure,
     ConfigError,
     EvaluationFailed,
+    FrozenSetCorrupt,
     InfeasibleKnobs,
     LabelFailure,
     NoTask,
