@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -140,25 +141,14 @@ def _unsolvable(generator: np.random.Generator) -> Iterator[Board]:
 
 
 def _rows() -> Iterator[str]:
-    sets: dict[str, Iterator[Board]] = {}
     for number, stratum in enumerate(STRATA):
         generator = np.random.default_rng(SEED + 10 * number)
-        sets[stratum.name] = (draw(stratum, generator) for _ in range(PER_STRATUM))
-    unsolvable = _unsolvable(np.random.default_rng(SEED + 90))
-    sets["unsolvable"] = (next(unsolvable) for _ in range(UNSOLVABLE))
+        yield from (row_of(stratum.name, draw(stratum, generator)) for _ in range(PER_STRATUM))
+    yield from (
+        row_of("unsolvable", board) for board in islice(_unsolvable(np.random.default_rng(SEED + 90)), UNSOLVABLE)
+    )
     generator = np.random.default_rng(SEED + 91)
-    sets["mazes"] = (draw_maze(generator, 5) for _ in range(MAZES))
-    for name, boards in sets.items():
-        for holes, starts, goals in boards:
-            bits = sum(int(hole) << cell for cell, hole in enumerate(holes.reshape(-1)))
-            row = {
-                "set": name,
-                "n": len(holes),
-                "holes": f"{bits:x}",
-                "starts": starts.tolist(),
-                "goals": goals.tolist(),
-            }
-            yield json.dumps(row, separators=(",", ":"))
+    yield from (row_of("mazes", draw_maze(generator, 5)) for _ in range(MAZES))
 
 
 def row_of(name: str, board: Board) -> str:
