@@ -37,6 +37,8 @@ BEFORE_ALL = 5_000
 """Configurations for each part of the agents that might refute a makespan."""
 BEFORE_TABLES = 4_000
 """Configurations of all agents before the tables of three are asked for."""
+PROOF_ROUND = 8
+"""Makespans refuted before a proof is tried that some of the agents have no plan at all."""
 EXHAUST_SHARE = 20
 """Where this many times the configurations tried so far are all there can be, they are all looked at."""
 
@@ -83,18 +85,35 @@ def fastest(ws: Workspace, group: int, quick: bool, budget: int) -> int:
             if steps == INF:
                 return 0
             makespan = max(makespan, steps)
-    before = record[EXPANSIONS]
+    before, rounds = record[EXPANSIONS], 0
     while True:
         status = _try_makespan(ws, group, makespan, min(budget, DIVE) if quick else 0, budget)
         if status != REFUTED:
             return 1 if status == FOUND else UNKNOWN
         makespan += 1
-        if makespan >= HORIZON:
-            return UNKNOWN
-        if EXHAUST_SHARE * (record[EXPANSIONS] - before) > space or not quick:
+        rounds += 1
+        if rounds == PROOF_ROUND and _part_is_stuck(ws, group, min(budget, BEFORE_ALL)):
+            return 0
+        if makespan >= HORIZON or EXHAUST_SHARE * (record[EXPANSIONS] - before) > space or not quick:
             # So few configurations are left that all can be seen: the shortest plan, or the proof that there is none.
             status = _sweep_all(ws, group, HORIZON - 1, NO_TABLES, budget)
             return 1 if status == FOUND else 0 if status == REFUTED else UNKNOWN
+
+
+@kernel
+def _part_is_stuck(ws: Workspace, group: int, budget: int) -> bool:
+    """Is it proven of some of the agents, fewer than all, that they have no plan of any length?"""
+    record, subset = ws.record[group], ws.team[AGENTS]
+    for count in range(3, record[MEMBERS]):
+        for chosen in range(1 << record[MEMBERS]):
+            if choose(ws, group, chosen) == count:
+                for q in range(count):
+                    ws.deadline[q] = HORIZON - 1
+                status, _, expansions = sweep(ws, subset, count, NO_TABLES, budget)
+                record[EXPANSIONS] += expansions
+                if status == REFUTED:
+                    return True
+    return False
 
 
 @kernel

@@ -54,6 +54,19 @@ def test_boards_without_a_plan_are_proven_so_though_every_agent_alone_has_one():
         assert set(solve_batch(*batch).status.tolist()) == {int(Status.UNSOLVABLE)}
 
 
+STUCK = [
+    {"n": 4, "holes": "354d", "starts": [1, 5, 4, 9, 7], "goals": [9, 4, 5, 1, 15]},
+    {"n": 9, "holes": "1aec0e269dd27b1450b1f", "starts": [65, 26, 35, 25], "goals": [60, 35, 26, 17]},
+]
+
+
+@pytest.mark.parametrize("row", STUCK)
+def test_a_part_of_the_agents_that_is_stuck_is_a_proof_for_all(row):
+    """Three or four of these refute every makespan with a handful of configurations: counting them never ends it."""
+    holes, starts, goals = board_of(row)
+    assert solve_batch(holes[None], starts[None], goals[None]).status.tolist() == [int(Status.UNSOLVABLE)]
+
+
 def test_five_agents_in_a_perfect_maze_have_a_shortest_plan_or_a_proof_that_there_is_none():
     """Plain breadth-first search from both ends needs more than twenty million configurations for some of these."""
     for batch in batches(read()["mazes"][:15]):
