@@ -1,7 +1,10 @@
 """What must be set before anything imports Ray, vLLM or a compute library."""
 
 import os
+import signal
 
+# A shell starts background jobs with Ctrl-C ignored, and their children would ignore it as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Unset, a CPU engine's threads fight over the cores and it runs ten times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
