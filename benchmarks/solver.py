@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,17 +82,25 @@ def timed(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Time stamps of the kernel loop, scaled to the clock by the whole batch."""
     from solvers.kernels.label import COLUMNS, CYCLES, STATUS, label_batch
-    from solvers.kernels.workspace import HORIZON, allocate
+    from solvers.kernels.workspace import HORIZON
 
     answers = np.zeros((len(starts), COLUMNS), np.int64)
     plans = np.full((len(starts), 2, starts.shape[1], HORIZON), 4, np.uint8)
-    workspace = allocate()
+    workspace = _workspace()
     first = slice(0, 20)
     label_batch(workspace, holes[first], starts[first], goals[first], want, NODE_BUDGET, answers, plans)
     begin = time.perf_counter()
     label_batch(workspace, holes, starts, goals, want, NODE_BUDGET, answers, plans)
     seconds = time.perf_counter() - begin
     return answers[:, CYCLES] / answers[:, CYCLES].sum() * seconds * 1e6, answers[:, STATUS]
+
+
+@cache
+def _workspace() -> Any:
+    """One for all batches, as a thread has: its pages are backed only once."""
+    from solvers.kernels.workspace import allocate
+
+    return allocate()
 
 
 def _peer(boards: list[Board]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
