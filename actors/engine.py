@@ -1,16 +1,22 @@
 """A vLLM engine in the calling process: sample tokens with their log-probs, load weights, know its version.
 
-CPU facts that shaped this file (vLLM 0.32): linear layers are repacked at load, so weights must go through the
-layer-wise reload; a tied ``lm_head`` keeps its old packed copy unless the pair is sent explicitly.
+How new weights get into the model is in ``actors/weights``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from actors.config import RolloutConfig
-from actors.records import Constraint
+from actors.lora import base_weights
+from actors.records import Arrival, Constraint, Delivery, Row
+from actors.weights import transfer
+from actors.weights.check import compare
+from actors.weights.receiver import Receiver
 
 
 class Engine:
@@ -18,6 +24,7 @@ class Engine:
 
     def __init__(self, model: str, config: RolloutConfig) -> None:
         from vllm import LLM
+        from vllm.config import WeightTransferConfig
 
         options: dict[str, Any] = {
             "model": model,
@@ -34,6 +41,7 @@ class Engine:
             options |= {
                 "gpu_memory_utilization": config.gpu_memory_utilization,
                 "distributed_executor_backend": "uni",
+                "enable_sleep_mode": config.gpus < 1,
             }
         else:
             # A prompt cut by chunked prefill rewinds its seeded generator, which CPU generators cannot do.
@@ -43,8 +51,13 @@ class Engine:
                 "enable_chunked_prefill": False,
                 "max_num_batched_tokens": max(16384, config.max_prompt_tokens + config.max_new_tokens),
             }
+        if backend := transfer.backend_of(config.gpus):
+            options["weight_transfer_config"] = WeightTransferConfig(backend=backend)
         self._llm = LLM(**options)
-        self._tied = bool(getattr(self._llm.llm_engine.model_config.hf_config, "tie_word_embeddings", False))
+        self.weights = Receiver(self._llm, lambda: base_weights(model), on_cpu=not config.gpus)
+        self._row_limit = options["max_model_len"]
+        self._turn, self._callers_waiting = threading.RLock(), 0
+        self._finished: dict[str, Any] = {}
         self.version = 0
         self._llm.update_weight_version("0")
 
@@ -79,19 +92,89 @@ class Engine:
             )
             for seed in seeds
         ]
-        requests = [{"prompt_token_ids": list(ids)} for ids in prompts]
-        outputs = self._llm.generate(requests, parameters, use_tqdm=False)
-        return [output.outputs[0] for output in outputs]
+        return [output.outputs[0] for output in self._run(prompts, parameters)]
 
-    def load(self, version: int, weights: Iterable[tuple[str, Any]]) -> None:
-        """Replace all weights by (Hugging Face name, torch tensor) pairs and drop every cache of the old ones."""
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._with_head(weights)})
-        self._llm.update_weight_version(str(version))
+    def _run(self, prompts: Sequence[Sequence[int]], parameters: Sequence[Any]) -> list[Any]:
+        """Step the engine until all of these requests are done; their ``RequestOutput`` in order.
+
+        Cached prefixes are salted with the weight version: what old weights computed is never read with new ones, even
+        if requests were running when the weights changed and the cache could not be reset.
+        """
+        requests = [{"prompt_token_ids": list(ids), "cache_salt": str(self.version)} for ids in prompts]
+        engine = self._llm.llm_engine
+        with self._turn:
+            # Outputs carry the number of their request; the engine's own id has a random tail behind it.
+            ids = [i.partition("-")[0] for i in self._llm.enqueue(requests, list(parameters), use_tqdm=False)]
+            while open_ids := set(ids) - self._finished.keys():
+                if not engine.has_unfinished_requests():
+                    raise RuntimeError(f"the engine has finished, but not requests {sorted(open_ids)[:5]}")
+                self._finished |= {output.request_id: output for output in engine.step() if output.finished}
+                while self._callers_waiting:
+                    self._turn.release()
+                    time.sleep(0.001)
+                    self._turn.acquire()
+            return [self._finished.pop(i) for i in ids]
+
+    @contextmanager
+    def between_steps(self) -> Iterator[None]:
+        """Have the engine to oneself: at once if it is idle, else after the decoding step that is running.
+
+        Other requests that finish meanwhile keep their outputs until their own caller asks.
+        """
+        self._callers_waiting += 1
+        with self._turn:
+            self._callers_waiting -= 1
+            yield
+
+    def score(self, rows: Sequence[Row]) -> list[list[float]]:
+        """Log-probs (nats, temperature 1) of each row's generated tokens, computed anew in one batch."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        longest = max((len(row) for row in rows), default=0)
+        if longest >= self._row_limit:
+            raise ValueError(
+                f"a probe row has {longest} tokens and the engine scores up to {self._row_limit - 1}: "
+                "lower sync.check_tokens or raise rollout.max_new_tokens"
+            )
+        parameters = SamplingParams(
+            prompt_logprobs=0,
+            max_tokens=1,
+            temperature=0.0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        outputs = self._run([row.prompt_ids + row.token_ids for row in rows], [parameters] * len(rows))
+        found = []
+        for row, output in zip(rows, outputs, strict=True):
+            steps = output.prompt_logprobs[len(row.prompt_ids) :]
+            found.append([step[token].logprob for step, token in zip(steps, row.token_ids, strict=True)])
+        return found
+
+    def load(self, worker: str, delivery: Delivery) -> Arrival:
+        """Replace all weights, drop every cache of the old ones, and prove on the delivery's probes which are in use.
+
+        Raises ``SyncError`` if the engine sleeps, cannot read the shipment, or does not compute as the learner does.
+        """
+        started = time.perf_counter()
+        self.weights.receive(delivery.shipment)
+        self._llm.update_weight_version(str(delivery.version))
         self._llm.reset_prefix_cache()
-        self.version = version
-
-    def _with_head(self, weights: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
-        for name, tensor in weights:
-            yield name, tensor
-            if self._tied and name == "model.embed_tokens.weight":
-                yield "lm_head.weight", tensor
+        self.version = delivery.version
+        loaded = time.perf_counter()
+        check = compare(
+            worker,
+            self.score(delivery.probes),
+            delivery.expected,
+            version=delivery.version,
+            tolerance=delivery.tolerance,
+        )
+        return Arrival(
+            worker=worker,
+            version=self.version,
+            mean=check.mean,
+            worst=check.worst,
+            tokens=check.tokens,
+            load_s=loaded - started,
+            check_s=time.perf_counter() - loaded,
+        )

@@ -97,10 +97,44 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What the learner gets for one update: ``rows`` are reinforced, ``replay`` rows are imitated (cross-entropy)."""
+    """What the learner gets of one step: ``rows`` are reinforced, ``replay`` rows are imitated (cross-entropy).
+
+    ``groups`` are the indices of the groups that the rows come from; the others were filtered out.
+    """
 
     rows: tuple[Row, ...]
     replay: tuple[Row, ...] = ()
+    groups: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Weights on their way to the engines, and what proves that they arrived.
+
+    ``shipment`` says where the weights are (the transport's own record). ``expected`` are the log-probs (nats, at
+    temperature 1) that the learner finds for the generated tokens of ``probes`` with these weights; an engine that has
+    loaded them must find the same within ``tolerance`` on average.
+    """
+
+    version: int
+    shipment: Any
+    probes: tuple[Row, ...] = ()
+    expected: tuple[tuple[float, ...], ...] = ()
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An engine's answer to a delivery: mean and largest |log-prob difference| (nats) over ``tokens`` probe tokens, and
+    the seconds that loading and checking took."""
+
+    worker: str
+    version: int
+    mean: float
+    worst: float
+    tokens: int
+    load_s: float
+    check_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,10 @@ from typing import Any
 
 NAMES = {
     "rollout": "rollout worker ÷ raw vLLM on the same prompts and sampling parameters",
-    "learner": "learner rank ÷ a bare PyTorch loop on the same batch",
+    "learner": "one and two learner ranks ÷ a bare PyTorch loop on the same batches",
+    "mfu": "model FLOPs utilisation of the learner on one GPU",
+    "async": "the laptop recipe ahead ÷ in turn: time, compute, quality (nine runs, about an hour)",
+    "trl": "a whole GRPO step ÷ one of TRL's GRPOTrainer: same model, prompts, group size and tokens",
     "sync": "weight synchronisation by stage, beside the same copies measured alone",
     "generator": "a million labelled boards on two processes: rate, distinctness, second pass, floor",
     "solver": "time per board by stratum, beside pymapf on the same boards",

@@ -79,6 +79,9 @@ class CurriculumConfig(Section):
     )
     prompts_per_step: int = Field(32, ge=1, description="tasks per step")
     group_size: int = Field(8, ge=2, description="completions per task")
+    max_lag: int = Field(
+        0, ge=0, description="updates that rollouts may run ahead of the learner; 0 samples and trains in turn"
+    )
     max_failed_share: float = Field(0.5, gt=0, le=1, description="failed samples of one step that end the run")
 
     @model_validator(mode="after")
@@ -130,6 +133,34 @@ class CheckpointConfig(Section):
     keep: int = Field(2, ge=1, description="checkpoints kept besides those at stage borders")
 
 
+class WandbConfig(Section):
+    """Weights & Biases (extra `wandb`). A resumed run continues its run there."""
+
+    project: str = Field("envwright", min_length=1, description="project of the run")
+    entity: str | None = Field(None, description="user or team; empty uses the account's own default")
+    mode: Literal["online", "offline"] = Field(
+        "online", description="offline keeps the files in the run directory, for `wandb sync`"
+    )
+
+
+class MlflowConfig(Section):
+    """MLflow (extra `mlflow`). A resumed run continues its run there."""
+
+    tracking_uri: str | None = Field(
+        None, description="server, or database as in sqlite:///mlflow.db; empty uses MLFLOW_TRACKING_URI or its default"
+    )
+    experiment: str = Field("envwright", min_length=1, description="experiment of the run")
+
+
+class LoggingConfig(Section):
+    """Where metrics go besides the run's own records. A service that fails costs its curves and never the run."""
+
+    tensorboard: bool = Field(True, description="write TensorBoard events to the run directory")
+    wandb: WandbConfig | None = Field(None, description="send metrics to Weights & Biases; {} uses its defaults")
+    mlflow: MlflowConfig | None = Field(None, description="send metrics to MLflow; {} uses its defaults")
+    deadline_s: float = Field(30.0, gt=0, description="longest wait, at the end, for a service to take what is left")
+
+
 class RunConfig(Section):
     """Everything one run depends on."""
 
@@ -147,6 +178,7 @@ class RunConfig(Section):
     engineer: EngineerConfig = EngineerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    logging: LoggingConfig = LoggingConfig()
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
@@ -214,7 +246,9 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     node = tree
     *parents, leaf = key.split(".")
     for parent in parents:
-        node = node.setdefault(parent, {})
+        if node.get(parent) is None:
+            node[parent] = {}
+        node = node[parent]
         if not isinstance(node, dict):
             raise ConfigError(f"override {override!r}: {parent} is a value, not a section")
     node[leaf] = value

@@ -64,7 +64,7 @@ def end_stage(run: Run) -> None:
     )
     decision = redesign(run, evidence)
     state.history, state.rationale = remember(evidence), decision.proposal.rationale
-    state.stage, state.step_in_stage = state.stage + 1, 0
+    state.stage, state.step_in_stage, state.extra = state.stage + 1, 0, 0
     adopt(run, decision)
 
 

@@ -38,6 +38,8 @@ def finish(run: Run) -> None:
     decisions = [(k, run.store.read_stage(k, "decision")) for k in run.store.stages()]
     redesigns = [summarise_redesign(k, decision) for k, decision in decisions if decision]
     run.store.write_summary({"before_after": rows, "redesigns": redesigns})
+    if split := run.usage.split():
+        run.progress.note(str(split))
     if shown := showcase(run, before["tasks"], after["tasks"]):
         run.store.write_showcase(shown)
 

@@ -1,14 +1,13 @@
-"""Numbers of a run: computed from groups, kept per stage, sent to TensorBoard and to Ray's Prometheus exporter.
+"""Numbers of a run: computed from groups, kept per stage, sent to the loggers and to Ray's Prometheus exporter.
 
 Names have slashes (``reward/mean``). :data:`EXPORTS` is the one table of those that are exported too; every other
-name goes to TensorBoard and the history only, so the cardinality of what is scraped stays bounded.
+name goes to the loggers and the history only, so the cardinality of what is scraped stays bounded.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from actors.records import Group
+from actors.records import Group, Sample
 from environments.base import Failure, FailureKind, Verdict
+from orchestrator.loggers import Logger
 from orchestrator.store import RunStore
 
 
@@ -35,7 +35,7 @@ class Export:
 
 EXPORTS = (
     Export("reward/mean", "envwright_reward_mean", "mean reward of the judged samples of a step"),
-    Export("outcome/", "envwright_outcome_rate", "share of each outcome among judged samples", "outcome"),
+    Export("env/outcome/", "envwright_outcome_rate", "share of each outcome among judged samples", "outcome"),
     Export("rollout/tokens_per_second", "envwright_rollout_tokens_per_second", "generated tokens per second"),
     Export("learner/tokens_per_second", "envwright_learner_tokens_per_second", "trained tokens per second"),
     Export("rollout/idle_ratio", "envwright_rollout_idle_ratio", "share of a step in which no engine generates"),
@@ -48,17 +48,17 @@ EXPORTS = (
     Export("policy/kl_rollout", "envwright_policy_kl_rollout", "KL between engine and learner policies (nats)"),
     Export("loss/", "envwright_loss", "terms of the training loss", "term"),
     Export("time/", "envwright_phase_seconds", "seconds of each phase of a step", "phase"),
-    Export("failure/", "envwright_failures", "failed samples by kind since the start", "kind", "counter"),
+    Export("rollout/failure/", "envwright_failures", "failed samples by kind since the start", "kind", "counter"),
 )
 _EXACT = {e.source: e for e in EXPORTS if e.label is None}
 _PREFIX = {e.source: e for e in EXPORTS if e.label is not None}
 
 
 def exported(name: str) -> tuple[Export, dict[str, str]] | None:
-    """How a slash name is exported, with its label; None if it is for TensorBoard only."""
+    """How a slash name is exported, with its label; None if it is for the loggers only."""
     if name in _EXACT:
         return _EXACT[name], {}
-    head, slash, rest = name.partition("/")
+    head, slash, rest = name.rpartition("/")
     export = _PREFIX.get(head + slash)
     return (export, {str(export.label): rest}) if export and rest else None
 
@@ -66,22 +66,16 @@ def exported(name: str) -> tuple[Export, dict[str, str]] | None:
 class Metrics:
     """Where the driver logs. Use as a context manager, or call :meth:`close`."""
 
-    def __init__(self, store: RunStore, run: str, *, first_step: int | None = None) -> None:
-        """``first_step`` of a resumed run hides what an earlier session logged from there on."""
-        from tensorboardX import SummaryWriter
-
-        self._store, self._run = store, run
-        # Event files grow by appending, which buckets cannot: write them here and upload them whole on flush.
-        self._spool = None if store.local else tempfile.TemporaryDirectory(prefix="envwright-events-")
-        self._folder = self._spool.name if self._spool else store.path("events")
-        self._writer = SummaryWriter(self._folder, purge_step=first_step)
+    def __init__(self, store: RunStore, run: str, loggers: Sequence[Logger] = ()) -> None:
+        """``loggers`` get every value; they are closed with this object."""
+        self._store, self._run, self._loggers = store, run, loggers
         self._history: dict[int, dict[int, dict[str, float]]] = {}
         self._instruments: dict[str, Any] = {}
 
     def log(self, step: int, values: Mapping[str, float], *, stage: int) -> None:
         """Record one step (counted over the whole run). Logging a step again merges; later values win."""
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+        for logger in self._loggers:
+            logger.log(step, values)
         self._history.setdefault(stage, {}).setdefault(step, {}).update(values)
         if "ray" in sys.modules and sys.modules["ray"].is_initialized():
             self._export(values, stage)
@@ -96,24 +90,22 @@ class Metrics:
 
     def flush(self) -> None:
         """Make everything logged so far visible in the run directory."""
-        self._writer.flush()
         for stage in self._history:
             self._store.write_metrics(stage, self.history(stage))
-        if self._spool:
-            self._store.upload(self._folder, "events")
+        for logger in self._loggers:
+            logger.flush()
 
-    def close(self) -> None:
-        """Flush and stop writing."""
+    def close(self, *, failed: bool = False) -> None:
+        """Flush and stop writing; ``failed``: the run did not end well."""
         self.flush()
-        self._writer.close()
-        if self._spool:
-            self._spool.cleanup()
+        for logger in self._loggers:
+            logger.close(failed=failed)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        self.close(failed=kind is not None)
 
     def _export(self, values: Mapping[str, float], stage: int) -> None:
         for name, value in values.items():
@@ -154,37 +146,59 @@ def rollout_metrics(groups: Sequence[Group], outcomes: Sequence[str]) -> dict[st
         "rollout/unique_share": len({g.task.id for g in groups}) / max(1, len(groups)),
         "rollout/tokens": sum(len(s.token_ids) for s in samples),
         "rollout/prompt_tokens": sum(len(s.prompt_ids) for s in samples),
-        **{f"failure/{kind}": failures[str(kind)] for kind in FailureKind},
+        **{f"rollout/failure/{kind}": failures[str(kind)] for kind in FailureKind},
+        **_lengths("rollout", samples),
     }
-    if samples:
-        lengths = [len(s.token_ids) for s in samples]
-        values["rollout/length_mean"] = float(np.mean(lengths))
-        values["rollout/length_p95"] = float(np.percentile(lengths, 95))
-        values["rollout/truncated_share"] = sum(s.truncated for s in samples) / len(samples)
     if verdicts:
         counts = Counter(v.outcome for v in verdicts)
         values["reward/mean"] = float(np.mean([v.reward for v in verdicts]))
-        values |= {f"outcome/{name}": counts[name] / len(verdicts) for name in outcomes}
+        values |= {f"env/outcome/{name}": counts[name] / len(verdicts) for name in outcomes}
         by_stratum: dict[str, list[float]] = {}
         for group in groups:
             by_stratum.setdefault(group.task.stratum, []).extend(group.rewards)
-        values |= {f"stratum/{s}/reward": float(np.mean(r)) for s, r in by_stratum.items() if r}
+        values |= {f"env/stratum/{s}/reward": float(np.mean(r)) for s, r in by_stratum.items() if r}
     return values
 
 
-def speed_metrics(
-    *, seconds: Mapping[str, float], wall: float, generated: float, trained: float, engine_s: float, learner_s: float
-) -> dict[str, float]:
-    """Throughput and idle ratios of one step.
+def trained_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """What the groups that an update was made from say, apart from those that filters left out.
 
-    ``seconds`` are phases by name (``rollout``, ``learn``, ``sync``, ...); ``wall`` is the length of the step;
-    ``generated`` and ``trained`` are tokens; ``engine_s`` and ``learner_s`` how long each side was busy.
+    Groups without signal drop out of training, so these curves can move while those of all rollouts stand still.
     """
+    members = [m for g in groups for m in g.members if isinstance(m.result, Verdict) and m.sample is not None]
+    samples = [m.sample for m in members if m.sample is not None]
+    values: dict[str, float] = {
+        "trained/groups": len(groups),
+        "trained/samples": len(samples),
+        "trained/tokens": sum(len(s.token_ids) for s in samples),
+        **_lengths("trained", samples),
+    }
+    if members:
+        values["trained/reward_mean"] = float(np.mean([r for g in groups for r in g.rewards]))
+    return values
+
+
+def staleness_metrics(groups: Sequence[Group], learner_version: int) -> dict[str, float]:
+    """How far the weights that sampled are behind the learner's, in versions: mean and largest over generated tokens,
+    and the share of samples whose tokens come from more than one version."""
+    versions = [m.sample.versions for g in groups for m in g.members if m.sample is not None and m.sample.versions]
+    if not versions:
+        return {}
+    behind = learner_version - np.concatenate([np.asarray(v) for v in versions])
     return {
-        **{f"time/{phase}": value for phase, value in seconds.items()},
-        "time/step": wall,
-        "rollout/tokens_per_second": generated / engine_s if engine_s > 0 else 0.0,
-        "learner/tokens_per_second": trained / learner_s if learner_s > 0 else 0.0,
-        "rollout/idle_ratio": min(1.0, max(0.0, 1 - engine_s / wall)) if wall > 0 else 0.0,
-        "learner/idle_ratio": min(1.0, max(0.0, 1 - learner_s / wall)) if wall > 0 else 0.0,
+        "staleness/mean": float(behind.mean()),
+        "staleness/max": float(behind.max()),
+        "staleness/mixed_share": sum(min(v) != max(v) for v in versions) / len(versions),
+    }
+
+
+def _lengths(prefix: str, samples: Sequence[Sample]) -> dict[str, float]:
+    """Tokens per completion, and the share that the token limit ended."""
+    if not samples:
+        return {}
+    lengths = [len(s.token_ids) for s in samples]
+    return {
+        f"{prefix}/length_mean": float(np.mean(lengths)),
+        f"{prefix}/length_p95": float(np.percentile(lengths, 95)),
+        f"{prefix}/truncated_share": sum(s.truncated for s in samples) / len(samples),
     }

@@ -79,7 +79,8 @@ def step_text(
     done: int, steps: int, values: Mapping[str, float], *, solved: Collection[str], best: str, left_s: float
 ) -> str:
     """One step in one line: reward, rates, the commonest failure, speed, time left in the stage."""
-    rates = {name.removeprefix("outcome/"): value for name, value in values.items() if name.startswith("outcome/")}
+    head = "env/outcome/"
+    rates = {name.removeprefix(head): value for name, value in values.items() if name.startswith(head)}
     parts = [f"step {done:>{len(str(steps))}}/{steps}", f"reward {values.get('reward/mean', float('nan')):.3f}"]
     if rates:
         parts.append(f"valid {_percent(sum(rates.get(name, 0.0) for name in solved))}")

@@ -49,12 +49,17 @@ def _section(path: str, model: type[BaseModel], title: str, note: str = "") -> I
         yield from _section(where, section, f"`{where}`")
     for name, element in listed.items():
         if element and _is_section(element[0]):
-            where = f"{path}.{name}[]"
+            optional = _is_optional(model.model_fields[name].annotation)
+            where = f"{path}.{name}" if optional else f"{path}.{name}[]"
             yield from _section(where, element[0], f"`{where}`")
 
 
 def _is_section(annotation: Any) -> typing.TypeGuard[type[BaseModel]]:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _is_optional(annotation: Any) -> bool:
+    return type(None) in typing.get_args(annotation)
 
 
 def _row(name: str, info: FieldInfo) -> str:
@@ -67,7 +72,7 @@ def _type(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return " or ".join(f"`{value}`" for value in typing.get_args(annotation))
     if element := [part for part in typing.get_args(annotation) if _is_section(part)]:
-        return f"list of {element[0].__name__}"
+        return "section or null" if _is_optional(annotation) else f"list of {element[0].__name__}"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
 
 

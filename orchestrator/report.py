@@ -225,7 +225,7 @@ def _figures(
         label = "Validation valid rate of each stratum after each stage"
         figures["validation"] = _svg(label, (5.2, 2.9), lambda f: _draw_validation(f, validation))
     order = [o for o in (best, *outcomes) if o in solved] + [o for o in reversed(outcomes) if o not in solved]
-    seen = [o for o in dict.fromkeys(order) if any(_series(history, f"outcome/{o}")[1])]
+    seen = [o for o in dict.fromkeys(order) if any(_series(history, f"env/outcome/{o}")[1])]
     if seen:
         label = "Share of each outcome by step, solved ones at the bottom"
         figures["outcomes"] = _svg(label, (10.7, 3.3), lambda f: _draw_outcomes(f, history, seen, solved))
@@ -316,8 +316,8 @@ def _draw_reward(figure: Any, history: Sequence[Record]) -> None:
 
 def _draw_outcomes(figure: Any, history: Sequence[Record], seen: Sequence[str], solved: frozenset[str]) -> None:
     axes = figure.subplots()
-    present = [h for h in history if any(h["values"].get(f"outcome/{o}") is not None for o in seen)]
-    shares = [[100 * (h["values"].get(f"outcome/{o}") or 0.0) for h in present] for o in seen]
+    present = [h for h in history if any(h["values"].get(f"env/outcome/{o}") is not None for o in seen)]
+    shares = [[100 * (h["values"].get(f"env/outcome/{o}") or 0.0) for h in present] for o in seen]
     good, bad = [BLUE, SKY, GREEN], list(_FAILED)
     n_good = sum(o in solved for o in seen)
     colours = [good[i % 3] if i < n_good else bad[(i - n_good) % len(bad)] for i in range(len(seen))]

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from actors.algorithms.objective import Objective
 from actors.ground_truth import SolverPool
 from actors.learner_group import LearnerGroup
-from actors.records import Constraint, Row, Sampling
-from actors.rollout import RolloutPool
-from actors.weight_sync import synchronise
+from actors.records import Constraint, Delivery, Row, Sampling
+from actors.rollout_pool import RolloutPool
 from cluster.placement import PlacementPlan, Role, plan, reserve
 from cluster.preflight import preflight
 from cluster.session import connect
@@ -24,13 +25,15 @@ from orchestrator.engineer.base import Engineer
 from orchestrator.engineer.controller import ControllerEngineer
 from orchestrator.engineer.factory import build
 from orchestrator.evidence import EnvInfo, check_modules, describe
+from orchestrator.loggers import open_loggers
 from orchestrator.metrics import Metrics
 from orchestrator.progress import TrainProgress
 from orchestrator.records import HistoryEntry
 from orchestrator.store import RunStore
+from orchestrator.usage import Usage
 
 PROBES = 4
-"""Tasks whose prompts the sync check samples after."""
+"""Tasks after whose prompts the tokens are sampled that syncs are checked on."""
 
 
 @dataclass
@@ -43,6 +46,10 @@ class State:
     knobs: dict[str, Any] = field(default_factory=dict)
     history: tuple[HistoryEntry, ...] = ()
     rationale: str = ""
+    ahead: int = 0
+    """Steps beyond this one whose rollouts are stored already."""
+    extra: int = 0
+    """Tasks of this stage that were drawn beyond its instances, for steps with too few groups that teach."""
 
 
 @dataclass
@@ -61,10 +68,16 @@ class Run:
     model: str
     controller: Engineer
     engineer: Engineer = field(init=False)
+    usage: Usage = field(init=False)
     state: State = field(default_factory=State)
-    probes: Sequence[Task] = ()
-    base_weights: Sequence[Any] = ()
+    probes: Sequence[Row] = ()
+    base: Delivery | None = None
     tokenizer: Any = None
+
+    @cached_property
+    def objective(self) -> Objective:
+        """The algorithm with every default filled in."""
+        return self.config.algorithm.resolved(self.config.curriculum.max_lag)
 
     @property
     def knobs(self) -> Knobs[Any]:
@@ -72,22 +85,47 @@ class Run:
         return self.environment.Knobs.model_validate(self.state.knobs)
 
     def sync(self) -> dict[str, float]:
-        """Bring the engines to the learner's weights; the check's numbers as metrics."""
-        check = synchronise(self.learner, self.rollouts, self.probes, self.config.sync)
-        return {
-            "sync/logprob_gap_mean": check.mean,
-            "sync/logprob_gap_max": check.worst,
-            "policy/weight_version": float(self.learner.version),
-        }
+        """Send the learner's weights to the engines, for all that is submitted from now on.
+
+        It does not wait for them: the metrics are of the engines' answers that came in since the last call. An engine
+        that does not hold what it was sent raises ``SyncError`` from the next rollout that is collected.
+        """
+        self.rollouts.deliver(self.delivery(), self.config.sync.deadline_s)
+        return self.sync_metrics()
+
+    def delivery(self) -> Delivery:
+        """The learner's weights, with its log-probs of the probe tokens as proof."""
+        shipment = self.learner.publish()
+        expected = self.learner.score(self.probes, temperature=1.0)
+        return Delivery(
+            version=self.learner.version,
+            shipment=shipment,
+            probes=tuple(self.probes),
+            expected=tuple(tuple(found) for found in expected),
+            tolerance=self.config.sync.tolerance,
+        )
+
+    def sync_metrics(self) -> dict[str, float]:
+        """Versions, log-prob differences (nats) and seconds of the deliveries that arrived since the last call."""
+        values = {"policy/weight_version": float(self.learner.version)}
+        if arrivals := self.rollouts.arrivals():
+            tokens = sum(arrival.tokens for arrival in arrivals)
+            values |= {
+                "sync/logprob_gap_mean": sum(a.mean * a.tokens for a in arrivals) / max(1, tokens),
+                "sync/logprob_gap_max": max(arrival.worst for arrival in arrivals),
+                "time/sync_load": max(arrival.load_s for arrival in arrivals),
+                "time/sync_check": max(arrival.check_s for arrival in arrivals),
+            }
+        return values
 
     def speak(
         self, messages: list[Message], constraint: Constraint, *, max_tokens: int, temperature: float, seed: int
     ) -> str:
         """One reply of the engineer's model: the current policy, or the frozen base for the time of the call."""
         sampling = Sampling(temperature, max_tokens)
-        if self.config.engineer.kind == "policy":
+        if self.base is None:
             return self.rollouts.write(messages, sampling, constraint, seed)
-        self.rollouts.load(0, self.base_weights, self.config.sync.deadline_s)
+        self.rollouts.deliver(self.base, self.config.sync.deadline_s)
         try:
             return self.rollouts.write(messages, sampling, constraint, seed)
         finally:
@@ -161,6 +199,16 @@ def check_warm_start(config: RunConfig, environment: Environment) -> None:
             ) from None
 
 
+def check_outcomes(config: RunConfig, environment: Environment) -> None:
+    """Weights of outcomes that the environment does not have would do nothing, and nobody would notice."""
+    known = [str(outcome) for outcome in environment.Outcome]
+    if unknown := sorted(config.algorithm.outcome_weights.keys() - set(known)):
+        raise ConfigError(
+            f"algorithm.outcome_weights names {', '.join(unknown)}; outcomes of {config.environment.name} are "
+            f"{', '.join(known)}"
+        )
+
+
 def check_model_path(path: str) -> None:
     """A model that cannot be there is refused before anything starts: a folder without config.json, a wrong path."""
     folder = Path(path)
@@ -191,8 +239,18 @@ def open_run(config: RunConfig, store: RunStore, progress: TrainProgress) -> Ite
             config.rollout.temperature,
             reservation.options,
             config.curriculum.total_steps * config.algorithm.updates_per_batch,
+            lag=config.curriculum.max_lag,
+            max_new_tokens=config.rollout.max_new_tokens,
         )
         solvers = SolverPool(config.ground_truth, spec, reservation.options)
+        loggers = open_loggers(
+            config.logging,
+            store,
+            config.name,
+            first_step=store.latest_checkpoint(),
+            settings=config.model_dump(mode="json"),
+            warn=progress.note,
+        )
         run = Run(
             config=config,
             store=store,
@@ -201,7 +259,7 @@ def open_run(config: RunConfig, store: RunStore, progress: TrainProgress) -> Ite
             rollouts=rollouts,
             learner=learner,
             solvers=solvers,
-            metrics=stack.enter_context(Metrics(store, config.name, first_step=store.latest_checkpoint())),
+            metrics=stack.enter_context(Metrics(store, config.name, loggers)),
             progress=progress,
             model=model,
             controller=ControllerEngineer(describe(environment), check_modules(config.engineer.modules)),
@@ -214,9 +272,14 @@ def _prepare(run: Run) -> None:
     config = run.config
     run.learner.start()
     run.rollouts.wait_ready()
-    run.probes = spread(run.environment.validation(), 1)[:PROBES]
+    tasks = spread(run.environment.validation(), 1)[:PROBES]
+    run.probes = run.rollouts.probe(tasks, max(1, config.sync.check_tokens // len(tasks)))
     if config.engineer.kind == "base":
-        run.base_weights = run.learner.publish()
+        run.base = run.delivery()
+    run.usage = Usage(
+        rollout_units=config.rollout.workers * (config.rollout.gpus or config.rollout.threads),
+        learner_units=config.learner.ranks * (config.learner.gpus or config.learner.threads),
+    )
     if config.engineer.replay_per_step:
         from transformers import AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""One stage: the policy trains with GRPO on tasks of one environment configuration."""
+"""One stage: the policy trains on tasks of one environment configuration, sampled at most ``max_lag`` updates ahead."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import dataclasses
 import time
 from collections.abc import Sequence
 
-from actors.batching import make_batch
-from actors.records import Batch, Group, Request, Sampling
-from environments.base import Task, stream
-from orchestrator.metrics import rollout_metrics, speed_metrics
+from actors.algorithms.dynamic_sampling import decide_sampling, shortage_message
+from actors.algorithms.kl import sequence_kl
+from actors.batching import judged_rows, make_batch
+from actors.records import Batch, Group
+from actors.rollout import WorkerReport
+from environments.base import Task
+from orchestrator.metrics import rollout_metrics, staleness_metrics, trained_metrics
 from orchestrator.run import Run
+from orchestrator.window import Window
 
 
 class TrainingFailed(RuntimeError):
@@ -21,11 +25,14 @@ def train_stage(run: Run) -> None:
     """Run the steps of the current stage that are still to do, with checkpoints between them."""
     config, state = run.config, run.state
     steps = config.curriculum.steps(state.stage)
-    tasks = stage_tasks(run)
+    window = Window(run, stage_tasks(run), steps)
     run.progress.begin(state.stage, steps, state.step_in_stage)
+    ended = time.perf_counter()
     while state.step_in_stage < steps:
-        chosen = step_tasks(tasks, state.step_in_stage, run)
-        values = train_step(run, chosen)
+        window.fill()
+        values = train_step(run, window)
+        began, ended = ended, time.perf_counter()
+        values |= run.usage.step(ended - began)
         values["queue/tasks"] = float((steps - state.step_in_stage - 1) * config.curriculum.prompts_per_step)
         values |= {"replaced/rollout": float(run.rollouts.replaced), "replaced/solver": float(run.solvers.replaced)}
         run.metrics.log(state.step, values, stage=state.stage)
@@ -33,7 +40,9 @@ def train_stage(run: Run) -> None:
         state.step_in_stage += 1
         run.progress.update(state.step_in_stage, values)
         if state.step_in_stage % config.checkpoint.every_steps == 0 and state.step_in_stage < steps:
+            state.ahead = window.hold()
             save_checkpoint(run, border=False)
+            state.ahead = 0
 
 
 def stage_tasks(run: Run) -> list[Task]:
@@ -44,59 +53,69 @@ def stage_tasks(run: Run) -> list[Task]:
     return run.environment.generate(run.knobs, run.config.seed, 0, count, stage=stage)
 
 
-def step_tasks(tasks: Sequence[Task], step: int, run: Run) -> list[Task]:
-    """The tasks of one step: epochs after the first see the same tasks in another seeded order."""
-    size = run.config.curriculum.prompts_per_step
-    epoch, position = divmod(step * size, len(tasks))
-    order = list(range(len(tasks)))
-    if epoch:
-        stream(run.config.seed, "epoch", run.state.stage, epoch).shuffle(order)
-    return [tasks[i] for i in order[position : position + size]]
+def train_step(run: Run, window: Window) -> dict[str, float]:
+    """Take the groups of a step, update, send the weights out. Returns the step's metrics."""
+    usage, state = run.usage, run.state
+    with usage.phase("rollout_wait"):
+        groups, reports = take_groups(run, window)
+    usage.generated(reports)
+    values = rollout_metrics(groups, run.info.words) | staleness_metrics(groups, run.learner.version)
+    check_failures(groups, values["rollout/failed_share"], run.config.curriculum.max_failed_share)
+    batch, chosen = training_batch(run, groups)
+    values |= trained_metrics(chosen)
+    with usage.phase("learn"):
+        values |= update(run, batch)
+    usage.trained(sum(len(row) for row in (*batch.rows, *batch.replay)) * run.config.algorithm.updates_per_batch)
+    with usage.phase("sync"):
+        values |= run.sync()
+    run.store.write_rollouts(state.stage, state.step, groups)
+    return values
 
 
-def train_step(run: Run, tasks: Sequence[Task]) -> dict[str, float]:
-    """Sample, judge, update, synchronise. Returns the step's metrics."""
-    config, started = run.config, time.perf_counter()
-    seconds: dict[str, float] = {}
-    requests = [Request(task, sample_seeds(run, task, i)) for i, task in enumerate(tasks)]
-    sampling = Sampling(config.rollout.temperature, config.rollout.max_new_tokens)
-    groups, _ = run.rollouts.rollout(requests, sampling)
-    seconds["rollout"] = time.perf_counter() - started
-    run.store.write_rollouts(run.state.stage, run.state.step, groups)
-    values = rollout_metrics(groups, run.info.words)
-    check_failures(groups, values["rollout/failed_share"], config.curriculum.max_failed_share)
-    batch = make_batch(groups, config.algorithm, run.replay_rows(run.state.step))
-    trained = sum(len(row) for row in (*batch.rows, *batch.replay))
-    learning = time.perf_counter()
-    values |= update(run, batch)
-    seconds["learn"] = time.perf_counter() - learning
-    syncing = time.perf_counter()
-    values |= run.sync()
-    seconds["sync"] = time.perf_counter() - syncing
-    return values | speed_metrics(
-        seconds=seconds,
-        wall=time.perf_counter() - started,
-        generated=values["rollout/tokens"],
-        trained=trained * config.algorithm.updates_per_batch,
-        engine_s=seconds["rollout"],
-        learner_s=seconds["learn"],
+def take_groups(run: Run, window: Window) -> tuple[list[Group], list[list[WorkerReport]]]:
+    """The step's groups and, under dynamic sampling, those of further tasks until enough have a signal.
+
+    Rounds are bounded; what is still missing after the last is said once per stage, and the step trains on what it has.
+    """
+    groups, report = window.take()
+    reports = [report]
+    rounds, wanted = run.objective.sampling_rounds, run.config.curriculum.prompts_per_step
+    for _ in range(rounds):
+        if not (missing := decide_sampling(groups, wanted).missing):
+            break
+        more, report = window.more(missing)
+        groups, reports = [*groups, *more], [*reports, report]
+    if rounds and not window.told and decide_sampling(groups, wanted).missing:
+        run.progress.note(shortage_message(groups, wanted, rounds))
+        window.told = True
+    return groups, reports
+
+
+def training_batch(run: Run, groups: Sequence[Group]) -> tuple[Batch, list[Group]]:
+    """What the learner gets of a step's groups, and the groups that it was made from."""
+    config = run.config
+    if run.objective.sampling_rounds:
+        groups = decide_sampling(groups, config.curriculum.prompts_per_step).kept
+    penalties = None
+    if run.objective.kl.in_reward():
+        rows = judged_rows(groups)
+        penalties = sequence_kl(rows, run.learner.reference(rows), run.objective.kl.estimator)
+    batch = make_batch(
+        groups,
+        config.algorithm,
+        run.replay_rows(run.state.step),
+        max_new_tokens=config.rollout.max_new_tokens,
+        reference_kl=penalties,
     )
+    return batch, [groups[i] for i in batch.groups]
 
 
 def update(run: Run, batch: Batch) -> dict[str, float]:
     """The optimizer updates of one step. A batch without any signal and without replay makes none."""
     values: dict[str, float] = {"learner/rows": float(len(batch.rows))}
-    if not batch.rows and not batch.replay:
-        return values
-    for _ in range(run.config.algorithm.updates_per_batch):
+    if batch.rows or batch.replay:
         values |= run.learner.update(batch).metrics
     return values
-
-
-def sample_seeds(run: Run, task: Task, position: int) -> tuple[int, ...]:
-    """One seed per completion, a function of (run seed, step, task, position in the step, sample index)."""
-    key = stream(run.config.seed, "sample", run.state.step, task.id, position)
-    return tuple(key.getrandbits(31) for _ in range(run.config.curriculum.group_size))
 
 
 def check_failures(groups: Sequence[Group], share: float, allowed: float) -> None:

@@ -7,6 +7,7 @@ Layout, relative to the run directory::
     lineage/<id>.json             one record per stage or branch   status.json       state and exit code, written last
     stages/<k>/<record>.json      see STAGE_RECORDS                stages/showcase.json
     rollouts/stage-<k>-step-<s>.parquet    one row per sample      events/           TensorBoard
+    loggers.json                  what services call this run      wandb/            files of Weights & Biases
     checkpoints/<step>/manifest.json       marker, written last    checkpoints/latest
     report.html
 
@@ -28,8 +29,9 @@ from typing import Any, Literal, get_args
 
 import yaml
 
-from actors.records import Group, Scored
-from environments.base import SCHEMA_VERSION, Failure, Task, canonical_json
+from actors.records import Group
+from environments.base import SCHEMA_VERSION
+from orchestrator.rollout_table import groups_of, rows_of, schema
 
 StageRecord = Literal["environment", "metrics", "evidence", "engineer", "counterfactual", "decision", "validation"]
 STAGE_RECORDS: tuple[StageRecord, ...] = get_args(StageRecord)
@@ -161,6 +163,14 @@ class RunStore:
         """See :meth:`write_summary`."""
         return self._read("summary.json")
 
+    def write_loggers(self, ids: Mapping[str, str]) -> None:
+        """``{wandb: id, mlflow: id}``, each if used: what the services call this run, so that a resumed one goes on."""
+        self._write("loggers.json", ids)
+
+    def read_loggers(self) -> dict[str, str]:
+        """See :meth:`write_loggers`; empty if none were written."""
+        return {k: str(v) for k, v in (self._read("loggers.json") or {}).items() if k != "schema_version"}
+
     def write_showcase(self, record: Mapping[str, Any]) -> None:
         """One task for a person to look at: ``{task_id, before, after, caption}``, all text."""
         self._write("stages/showcase.json", record)
@@ -202,10 +212,10 @@ class RunStore:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        rows = [_row(g.task, member, i, stage, step) for g in groups for i, member in enumerate(g.members)]
-        schema = _rollout_schema().with_metadata({"schema_version": str(SCHEMA_VERSION)})
+        columns = schema().with_metadata({"schema_version": str(SCHEMA_VERSION)})
+        table = pa.Table.from_pylist(rows_of(groups, stage, step), schema=columns)
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), sink, compression="zstd")
+        pq.write_table(table, sink, compression="zstd")
         name = f"rollouts/stage-{stage}-step-{step}.parquet"
         self._put(name, sink.getvalue().to_pybytes())
         return name
@@ -231,6 +241,10 @@ class RunStore:
             self._check_version(name, int((file.schema_arrow.metadata or {}).get(b"schema_version", 1)))
             rows += file.read(columns=None if columns is None else list(columns)).to_pylist()
         return rows
+
+    def read_groups(self, stage: int, step: int) -> list[Group]:
+        """The groups of one step as they were stored."""
+        return groups_of(self.read_rollouts(stage, step))
 
     def checkpoint_path(self, step: int) -> str:
         """Where the files of a checkpoint go; the folder exists afterwards."""
@@ -368,33 +382,3 @@ def _safe(name: str) -> str:
 
 def _utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-def _row(task: Task, member: Scored, index: int, stage: int, step: int) -> dict[str, Any]:
-    """One sample as a row; what a failure left undone is null."""
-    sample, result = member.sample, member.result
-    row: dict[str, Any] = {
-        "task_id": task.id, "environment": task.environment, "payload": task.payload, "stratum": task.stratum,
-        "split": task.split, "task_index": task.index, "knobs_digest": task.knobs_digest,
-        "stage": stage, "step": step, "index": index, "schema_version": SCHEMA_VERSION,
-    }  # fmt: skip
-    if sample is not None:
-        same = ("index", "prompt_ids", "token_ids", "logprobs", "versions", "finish_reason", "seed", "worker")
-        row |= {name: getattr(sample, name) for name in same} | {"completion": sample.text}
-    if isinstance(result, Failure):
-        return row | {"failure_kind": str(result.kind), "failure_message": result.message}
-    return row | {"reward": result.reward, "outcome": result.outcome, "facts": canonical_json(result.facts)}
-
-
-def _rollout_schema() -> Any:
-    """Columns of the rollout files. Log-probabilities are float32, the precision in which engines report them."""
-    import pyarrow as pa
-
-    text, ids = pa.string(), pa.list_(pa.int32())
-    return pa.schema({
-        "task_id": text, "environment": text, "payload": text, "stratum": text, "split": text,
-        "task_index": pa.int64(), "knobs_digest": text, "stage": pa.int32(), "step": pa.int64(), "index": pa.int32(),
-        "prompt_ids": ids, "completion": text, "token_ids": ids, "logprobs": pa.list_(pa.float32()), "versions": ids,
-        "reward": pa.float64(), "outcome": text, "facts": text, "failure_kind": text, "failure_message": text,
-        "finish_reason": text, "seed": pa.int64(), "worker": text, "schema_version": pa.int32(),
-    }.items())  # fmt: skip

@@ -20,9 +20,17 @@ from orchestrator.config import ConfigError, RunConfig, dump, validate
 from orchestrator.driver import drive
 from orchestrator.evaluation import EvaluationFailed
 from orchestrator.evidence import describe
+from orchestrator.loggers import check_loggers
 from orchestrator.progress import TrainProgress, closing
 from orchestrator.report import write_report
-from orchestrator.run import check_model_path, check_warm_start, make_environment, open_run, placement
+from orchestrator.run import (
+    check_model_path,
+    check_outcomes,
+    check_warm_start,
+    make_environment,
+    open_run,
+    placement,
+)
 from orchestrator.stage import TrainingFailed
 from orchestrator.store import RunStore, State, StoreError
 
@@ -52,10 +60,12 @@ def start(config: RunConfig, console: Console) -> int:
 
     environment = make_environment(config)
     check_warm_start(config, environment)
+    check_outcomes(config, environment)
     if config.model.path:
         check_model_path(config.model.path)
     if len(config.curriculum.stages) > 1:
         describe(environment)
+    check_loggers(config.logging)
     preflight(placement(config), config.cluster)
     store = RunStore.create(config.directory, dump(config))
     return _supervise(config, store, console)
@@ -68,6 +78,7 @@ def resume(directory: str | Path, console: Console) -> int:
     if status.get("state") == "finished":
         raise StoreError(f"{directory} is finished; its report is {store.path('report.html')}")
     config = validate(store.read_config(), f"{directory}/run.yaml")
+    check_loggers(config.logging)
     return _supervise(config, store, console)
 
 

@@ -143,7 +143,7 @@ def train(model: Any, config: NewModelConfig, steps: Iterator[tuple[list[Row], l
     """AdamW on the mean negative log-likelihood of replies, cosine decay after a short warm-up."""
     import torch
 
-    from actors.sequences import collate, micro_batches, policy_module
+    from actors.sequences import micro_batches, pad, policy_module
 
     policy = policy_module(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, betas=(0.9, 0.95), weight_decay=0.01)
@@ -157,7 +157,7 @@ def train(model: Any, config: NewModelConfig, steps: Iterator[tuple[list[Row], l
         for name, rows, weight in (("boards", boards, 1.0), ("dialogues", spoken, DIALOGUE_WEIGHT)):
             tokens = sum(len(row.token_ids) for row in rows)
             for chunk in micro_batches(rows, PADDED_TOKENS):
-                logprobs, _ = policy(*collate(chunk), 1.0)
+                logprobs, _ = policy(pad(chunk), 1.0)
                 loss = -logprobs.sum() / tokens
                 (weight * loss).backward()
                 metrics[f"nll/{name}"] = metrics.get(f"nll/{name}", 0.0) + loss.item()

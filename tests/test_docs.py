@@ -81,7 +81,10 @@ def test_every_make_target_exists(page):
 
 
 def section(annotation: object) -> type[BaseModel] | None:
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    """The model of a section, or of one that may be null."""
+    parts = typing.get_args(annotation)
+    kind = parts[0] if type(None) in parts else annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
 
 
 def is_setting(key: str) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from actors.config import AlgorithmConfig, LearnerConfig, RolloutConfig
-from actors.records import Row
+from actors.records import Batch, Row
 from actors.rollout import Place
 
 HERE = Path(__file__).parent
@@ -124,6 +125,26 @@ def some_rows() -> tuple[Row, ...]:
     return tuple(rows)
 
 
+@pytest.fixture(scope="session")
+def batch(model_directory: Callable[..., Path], some_rows: tuple[Row, ...]) -> Batch:
+    """Rows whose sampled log-probs lie around the model's, so that clips are active, and two rows of replay.
+
+    Three of the rows have one prompt, as those of a group do.
+    """
+    import torch
+
+    from tests.actors.learner_reference import frozen_log_probs, load
+
+    model, rows = load(model_directory(tied=True)), []
+    generator = torch.Generator().manual_seed(0)
+    siblings = [replace(some_rows[3], token_ids=ids, advantage=a) for ids, a in (((7, 9, 11), -0.8), ((13,), 1.1))]
+    for row in (*some_rows, *siblings):
+        now = frozen_log_probs(model, [row])[0]
+        behaviour = now + 0.4 * torch.randn(len(now), generator=generator)
+        rows.append(replace(row, logprobs=tuple(behaviour.tolist())))
+    return Batch(tuple(rows), (Row((5, 6, 7), (8, 9)), Row((11,), (12, 13, 14))))
+
+
 class Learner:
     """One group of ranks, rebuilt with other settings in the same processes: importing DeepSpeed costs seconds."""
 
@@ -134,8 +155,15 @@ class Learner:
         self.group = LearnerGroup(str(model), config, AlgorithmConfig(), TEMPERATURE, place)
         self.group.start()
 
-    def rebuild(self, model: Path, algorithm: AlgorithmConfig | None = None, **settings: Any) -> Any:
-        """A ``LearnerGroup`` as new, at version 0."""
+    def rebuild(
+        self,
+        model: Path,
+        algorithm: AlgorithmConfig | None = None,
+        *,
+        run: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> Any:
+        """A ``LearnerGroup`` as new, at version 0. ``run``: what a rank is told of its run."""
         import ray
 
         ranks = self.group._ranks
@@ -145,7 +173,7 @@ class Learner:
         def build(self: Any, rank: int) -> None:
             import os
 
-            self.__init__(*arguments)
+            self.__init__(*arguments, **(run or {}))
             self.setup(rank, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 
         ray.get([actor.__ray_call__.remote(build, i) for i, actor in enumerate(ranks)], timeout=240)
@@ -188,7 +216,7 @@ def engines(ray_session: Any, model_directory: Any, rollout_config: RolloutConfi
     def of(*, tied: bool) -> Any:
         key = f"engine-{tied}"
         if key not in _shared:
-            from actors.rollout import RolloutPool
+            from actors.rollout_pool import RolloutPool
 
             _shared[key] = RolloutPool(str(model_directory(tied=tied)), rollout_config, ENVIRONMENT, place)
             _shared[key].wait_ready()

@@ -1,20 +1,15 @@
-"""One real engine, and the pool over stand-in workers where only the pool is meant."""
+"""What one real engine samples, writes and loads."""
 
 import json
 import os
 import re
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
-from actors.config import RolloutConfig
-from actors.records import Group, Request, Sample, Sampling, Scored
-from actors.rollout import RolloutPool, WorkerReport
-from actors.waiting import ActorFailure
-from actors.weight_sync import pack
-from environments.base import Failure, FailureKind, Task, Verdict
+from actors.records import Delivery, Request, Sampling
+from actors.weights.shipment import SHARED_MEMORY
+from actors.weights.transports import Publisher
+from environments.base import Failure, FailureKind, Task
 
 TEMPERATURE = 0.7
 SAMPLING = Sampling(TEMPERATURE, 12)
@@ -29,22 +24,49 @@ def requests(tasks):
 
 
 @pytest.fixture
-def pool(engines, original_weights):
+def pool(engines, deliver, original):
     """The engine of the tied model, with the weights it was started with, as version 1."""
     pool = engines(tied=True)
-    pool.load(1, original_weights, 120.0)
+    deliver(pool, original, 1)
     return pool
 
 
 @pytest.fixture
-def original_weights(ray_session, new_model):
-    return buckets_of(new_model(tied=True)[0])
+def original(new_model):
+    return new_model(tied=True)[0]
 
 
-def buckets_of(model):
-    import ray
+@pytest.fixture
+def other(new_model):
+    """The same model, its preferences reversed."""
+    import torch
 
-    return [ray.put(bucket) for bucket in pack(model.named_parameters())]
+    model, _ = new_model(tied=True)
+    with torch.no_grad():
+        model.model.norm.weight.mul_(-1.0)
+    return model
+
+
+@pytest.fixture
+def delivery():
+    """Writes a model's weights to shared memory, which lasts as long as the test."""
+    publishers = []
+
+    def of(model, version):
+        publishers.append(Publisher())
+        pairs = [(name, parameter.detach()) for name, parameter in model.named_parameters()]
+        return Delivery(version, publishers[-1].publish(pairs, version, SHARED_MEMORY))
+
+    return of
+
+
+@pytest.fixture
+def deliver(delivery):
+    def to(pool, model, version):
+        pool.deliver(delivery(model, version), 120.0)
+        pool.settle()
+
+    return to
 
 
 def sampled(groups):
@@ -157,30 +179,59 @@ def test_an_engineers_prompt_that_fills_the_engine_is_refused_with_the_settings_
         pool.write([{"role": "user", "content": "x" * 200}], SAMPLING, None, 0)
 
 
-def test_new_weights_change_what_is_sampled(pool, requests, new_model, original_weights):
-    import torch
-
+def test_new_weights_change_what_is_sampled(pool, requests, deliver, original, other):
     before = sampled(pool.rollout(requests, SAMPLING)[0])
-    model, _ = new_model(tied=True)
-    with torch.no_grad():
-        model.model.norm.weight.mul_(-1.0)
-    pool.load(2, buckets_of(model), 120.0)
+    deliver(pool, other, 2)
     changed = sampled(pool.rollout(requests, SAMPLING)[0])
     assert {v for sample in changed for v in sample.versions} == {2}
     assert [s.token_ids for s in changed] != [s.token_ids for s in before]
-    pool.load(3, original_weights, 120.0)
+    deliver(pool, original, 3)
     again = sampled(pool.rollout(requests, SAMPLING)[0])
     assert [s.token_ids for s in again] == [s.token_ids for s in before]
 
 
-def test_a_killed_engine_is_replaced_and_continues_with_the_current_weights(pool, requests, new_model):
+def test_weights_that_arrive_while_tokens_are_sampled_are_used_from_the_next_token_on(pool, requests, delivery, other):
+    """They come during the fifth decoding step: each token knows whose it is, and nothing sampled so far is lost."""
     import ray
-    import torch
 
-    model, _ = new_model(tied=True)
-    with torch.no_grad():
-        model.model.norm.weight.mul_(-1.0)
-    pool.load(7, buckets_of(model), 120.0)
+    arriving = delivery(other, 2)
+
+    def interrupt(worker):
+        import threading
+        import time
+
+        engine = worker._engine
+        step, taken = engine._llm.llm_engine.step, []
+
+        def fifth():
+            outputs = step()
+            taken.append(None)
+            if len(taken) == 5:
+                threading.Thread(target=worker.load, args=(arriving,)).start()
+                while not engine._callers_waiting:
+                    time.sleep(0.001)
+            return outputs
+
+        engine._llm.llm_engine.step = fifth
+        try:
+            return worker.rollout(requests, SAMPLING)[0]
+        finally:
+            engine._llm.llm_engine.step = step
+
+    groups = ray.get(pool._actors[0].__ray_call__.remote(interrupt), timeout=120)
+    found = sampled(groups)
+    assert [group.task for group in groups] == [request.task for request in requests]
+    for sample in found:
+        assert sample.versions == ((1,) * 5 + (2,) * 7)[: len(sample.token_ids)]
+    assert any(2 in sample.versions for sample in found)
+    straight = sampled(pool.rollout(requests, SAMPLING)[0])
+    assert {v for sample in straight for v in sample.versions} == {2}
+
+
+def test_a_killed_engine_is_replaced_and_continues_with_the_current_weights(pool, requests, deliver, other):
+    import ray
+
+    deliver(pool, other, 7)
     before = pool.rollout(requests, SAMPLING)[0]
     replaced = pool.replaced
     pid = ray.get(pool._actors[0].__ray_call__.remote(lambda worker: os.getpid()), timeout=60)
@@ -191,119 +242,3 @@ def test_a_killed_engine_is_replaced_and_continues_with_the_current_weights(pool
     assert {v for sample in sampled(after) for v in sample.versions} == {7}
     assert [group.task for group in after] == [request.task for request in requests]
     assert [sample.token_ids for sample in sampled(after)] == [sample.token_ids for sample in sampled(before)]
-
-
-# ------------------------------------------------------------------------------------------------------------- the pool
-
-
-class Fake:
-    """A worker whose environment is (what troubles it, {"folder": where its processes leave marks})."""
-
-    def __init__(self, name, model, config, environment):
-        self.name, self.version = name, 0
-        self.trouble, settings = environment
-        self.folder = Path(settings["folder"])
-
-    def ready(self):
-        return self.name
-
-    def load(self, version, buckets):
-        self.version = version
-        return version
-
-    def rollout(self, requests, sampling):
-        mark = self.folder / self.name
-        first = not mark.exists()
-        mark.touch()
-        if self.name == "rollout-1":
-            if self.trouble == "dies" or (self.trouble == "dies once" and first):
-                os._exit(1)
-            if self.trouble == "hangs":
-                time.sleep(600)
-            if self.trouble == "raises":
-                raise ZeroDivisionError("a bug in the checker")
-        return [self.group(request) for request in requests], WorkerReport(0.0, 0.0, len(requests))
-
-    def group(self, request):
-        members = []
-        for i, seed in enumerate(request.seeds):
-            sample = Sample(request.task.id, (1,), (2,), (-0.5,), (self.version,), "", "stop", i, seed, self.name)
-            members.append(Scored(sample, Verdict(1.0, "valid")))
-        return Group(request.task, tuple(members))
-
-
-@pytest.fixture
-def fake_pool(ray_session, place, monkeypatch, tmp_path):
-    import ray
-
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    monkeypatch.setattr("actors.rollout.RolloutWorker", Fake)
-    pools = []
-
-    def make(trouble, **settings):
-        config = RolloutConfig(**{"workers": 3, "deadline_s": 120.0, **settings})
-        pools.append(RolloutPool("no model", config, (trouble, {"folder": str(tmp_path)}), place))
-        pools[-1].wait_ready()
-        return pools[-1]
-
-    yield make
-    ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-    for pool in pools:
-        for actor in pool._actors:
-            ray.kill(actor)
-
-
-SEVEN = [Request(Task("toy", str(i), "easy", "train", i), (10 * i, 10 * i + 1)) for i in range(7)]
-
-
-def test_request_i_goes_to_worker_i_modulo_workers_and_the_order_is_kept(fake_pool):
-    groups, reports = fake_pool("nothing").rollout(SEVEN, SAMPLING)
-    assert [group.task for group in groups] == [request.task for request in SEVEN]
-    assert [sample.worker for sample in sampled(groups)] == [f"rollout-{i % 3}" for i in range(7) for _ in range(2)]
-    assert [sample.seed for sample in sampled(groups)] == [seed for request in SEVEN for seed in request.seeds]
-    assert [report.tokens for report in reports] == [3, 2, 2]
-
-
-def test_fewer_requests_than_workers_are_served_too(fake_pool):
-    pool = fake_pool("nothing")
-    assert [group.task for group in pool.rollout(SEVEN[:1], SAMPLING)[0]] == [SEVEN[0].task]
-    assert pool.rollout([], SAMPLING)[0] == []
-
-
-def test_the_stripe_of_a_worker_that_died_is_sampled_by_its_replacement(fake_pool):
-    pool = fake_pool("dies once")
-    pool.load(5, [], 60.0)
-    groups, _ = pool.rollout(SEVEN, SAMPLING)
-    assert pool.replaced == 1
-    assert [group.task for group in groups] == [request.task for request in SEVEN]
-    assert {sample.versions for sample in sampled(groups)} == {(5,)}
-
-
-@pytest.mark.parametrize(
-    ("trouble", "kind", "settings"),
-    [("dies", FailureKind.INFRASTRUCTURE, {}), ("hangs", FailureKind.TIMEOUT, {"deadline_s": 3.0})],
-)
-def test_what_fails_on_the_replacement_too_is_a_failure_and_the_rest_is_kept(fake_pool, trouble, kind, settings):
-    pool = fake_pool(trouble, workers=2, **settings)
-    groups, _ = pool.rollout(SEVEN, SAMPLING)
-    assert [group.task for group in groups] == [request.task for request in SEVEN]
-    for i, group in enumerate(groups):
-        assert len(group.members) == 2
-        if i % 2:
-            assert [member.sample for member in group.members] == [None, None]
-            assert {member.result.kind for member in group.members} == {kind}
-            assert group.rewards == []
-        else:
-            assert group.rewards == [1.0, 1.0]
-    assert pool.replaced == 2
-
-
-def test_a_bug_in_the_checker_is_loud(fake_pool):
-    with pytest.raises(ZeroDivisionError, match="a bug in the checker"):
-        fake_pool("raises", workers=2).rollout(SEVEN, SAMPLING)
-
-
-def test_engines_that_do_not_start_in_time_are_a_timeout_that_names_the_setting(fake_pool):
-    with pytest.raises(ActorFailure, match=r"waited 0\.001 s .*start.*rollout\.start_deadline_s") as caught:
-        fake_pool("nothing", workers=1, start_deadline_s=0.001)
-    assert caught.value.kind is FailureKind.TIMEOUT

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.records import Row
-from actors.sequences import EMPTY, collate, micro_batches, policy_module
+from actors.sequences import EMPTY, micro_batches, pad, policy_module
 
 ROWS = st.lists(
     st.builds(
@@ -37,10 +37,11 @@ def test_micro_batches_are_no_smaller_than_they_must_be(rows, limit):
 @settings(deadline=None)
 @given(ROWS.filter(bool))
 def test_the_mask_marks_exactly_the_positions_before_generated_tokens(rows):
-    tokens, mask = collate(rows)
+    padded = pad(rows)
+    tokens, mask = padded.tokens, padded.mask
     assert tokens.shape == mask.shape == (len(rows), max(len(row) for row in rows))
     predicted = tokens[:, 1:][mask[:, :-1]].tolist()
-    assert predicted == [token for row in rows for token in row.token_ids]
+    assert predicted == padded.targets().tolist() == [token for row in rows for token in row.token_ids]
     for row, line, marked in zip(rows, tokens.tolist(), mask.tolist(), strict=True):
         assert tuple(line[: len(row)]) == row.prompt_ids + row.token_ids
         assert not any(line[len(row) :])
@@ -48,8 +49,8 @@ def test_the_mask_marks_exactly_the_positions_before_generated_tokens(rows):
 
 
 def test_the_empty_row_has_no_position_that_counts():
-    tokens, mask = collate([EMPTY])
-    assert tokens.shape == (1, 2) and not mask.any()
+    padded = pad([EMPTY])
+    assert padded.tokens.shape == (1, 2) and not padded.mask.any()
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
@@ -76,7 +77,7 @@ def test_log_probs_are_those_of_the_plain_model(model, some_rows, temperature):
     import torch
 
     with torch.no_grad():
-        logprobs, entropies = policy_module(model)(*collate(some_rows), temperature)
+        logprobs, entropies = policy_module(model)(pad(some_rows), temperature)
     expected = [one_by_one(model, row, temperature) for row in some_rows]
     assert logprobs.tolist() == pytest.approx([x for found, _ in expected for x in found], abs=2e-5)
     assert entropies.tolist() == pytest.approx([x for _, found in expected for x in found], abs=2e-5)
@@ -88,14 +89,14 @@ def test_log_probs_do_not_depend_on_padding(model, some_rows):
     policy = policy_module(model)
     short, long = min(some_rows, key=len), Row(tuple(range(1, 60)), (7, 8))
     with torch.no_grad():
-        alone, _ = policy(*collate([short]), 1.0)
-        padded, _ = policy(*collate([short, long]), 1.0)
+        alone, _ = policy(pad([short]), 1.0)
+        padded, _ = policy(pad([short, long]), 1.0)
     assert len(short) < len(long)
     assert padded[: len(alone)].tolist() == pytest.approx(alone.tolist(), abs=2e-5)
 
 
 def test_an_empty_row_gives_no_log_probs_and_a_backward_pass_of_zeros(model):
-    logprobs, entropies = policy_module(model)(*collate([EMPTY]), 1.0)
+    logprobs, entropies = policy_module(model)(pad([EMPTY]), 1.0)
     assert logprobs.shape == entropies.shape == (0,)
     logprobs.sum().backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

@@ -1,315 +1,360 @@
+"""Weights from a DeepSpeed learner into a vLLM engine, and the check that says so: real actors, tied and untied."""
+
 import math
+import mmap
+import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from actors.config import AlgorithmConfig, SyncConfig
-from actors.records import Batch, Sample
-from actors.weight_sync import Packed, SyncError, compare, pack, synchronise, unpack
+from actors.records import Batch, Delivery
+from actors.weight_sync import SyncError, choose_route
+from actors.weights.check import compare
+from actors.weights.shipment import Route
 
 TOLERANCE = 1e-4
 """Both sides compute in float32: log-probs agree to about 1e-6 nats."""
 
-
-# ----------------------------------------------------------------------------------------------------------------- pack
-
-
-def some_tensors():
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    shapes = {"a": (3, 4), "b": (5,), "c": (2, 3, 2), "d": (), "e": (40, 2)}
-    out = [(name, torch.randn(shape, generator=generator)) for name, shape in shapes.items()]
-    out += [(f"{name}.bf16", tensor.to(torch.bfloat16)) for name, tensor in out]
-    special = torch.tensor([math.inf, -math.inf, -0.0, 1e-40, 3e38])
-    return [*out, ("special", special), ("special.bf16", special.to(torch.bfloat16)), ("turned", out[0][1].T)]
+# ------------------------------------------------------------------------------------------------------------ the check
 
 
-@pytest.mark.parametrize("bucket_bytes", [1, 64, 200, 1 << 20])
-def test_what_is_packed_comes_out_again_bit_for_bit(bucket_bytes):
-    import torch
-
-    pairs = some_tensors()
-    found = [pair for bucket in pack(pairs, bucket_bytes) for pair in unpack(bucket)]
-    assert [name for name, _ in found] == [name for name, _ in pairs]
-    for (name, out), (_, tensor) in zip(found, pairs, strict=True):
-        assert out.dtype == tensor.dtype and out.shape == tensor.shape, name
-        assert torch.equal(out, tensor) and torch.equal(out.signbit(), tensor.signbit()), name
-
-
-def test_a_bfloat16_nan_survives():
-    import torch
-
-    bucket = next(pack([("x", torch.tensor([math.nan, 1.0], dtype=torch.bfloat16))]))
-    assert next(unpack(bucket))[1].isnan().tolist() == [True, False]
-
-
-def test_buckets_stay_below_the_limit_or_hold_one_tensor():
-    buckets = list(pack(some_tensors(), 200))
-    assert len(buckets) > 2
-    assert all(len(bucket) == 1 or sum(packed.words.nbytes for packed in bucket) <= 200 for bucket in buckets)
-    assert any(len(bucket) > 1 for bucket in buckets)
-    assert list(pack([])) == []
-
-
-def test_buckets_travel_through_the_object_store_without_a_copy(ray_session):
-    """What comes back is read-only shared memory, also as torch tensors."""
-    import ray
-    import torch
-
-    (bucket,) = pack(some_tensors())
-    received = ray.get(ray.put(bucket))
-    assert not [packed.name for packed in received if packed.words.flags.writeable]
-    for packed, (name, tensor) in zip(received, unpack(received), strict=True):
-        assert packed.name == name
-        assert tensor.data_ptr() == packed.words.ctypes.data
-    assert all(torch.equal(out, tensor) for (_, out), (_, tensor) in zip(unpack(received), some_tensors(), strict=True))
-
-
-# -------------------------------------------------------------------------------------------------------------- compare
-
-
-def sample(logprobs, version=3):
-    count = len(logprobs)
-    return Sample(
-        "t", (1, 2), tuple(range(count)), tuple(logprobs), (version,) * count, "", "length", 0, 0, "rollout-0"
-    )
-
-
-def check(samples, recomputed):
-    return compare("rollout-1", samples, recomputed, version=3, tolerance=0.01)
+def check(measured, expected):
+    return compare("rollout-1", measured, expected, version=3, tolerance=0.01)
 
 
 def test_equal_log_probs_pass_and_the_differences_are_reported():
     """Differences 0.001, 0.003 and 0: worst 0.003, mean 0.004 / 3."""
-    found = check([sample([-1.0, -2.0]), sample([-0.5])], [[-1.001, -1.997], [-0.5]])
+    found = check([[-1.0, -2.0], [-0.5]], [[-1.001, -1.997], [-0.5]])
     assert found.worst == pytest.approx(0.003)
     assert found.mean == pytest.approx(0.004 / 3)
     assert found.tokens == 3
 
 
-def test_tokens_of_another_version_are_refused():
-    with pytest.raises(SyncError, match=r"rollout-1 .*\[2\].* version 3"):
-        check([sample([-1.0]), sample([-1.0], version=2)], [[-1.0], [-1.0]])
-
-
 @pytest.mark.parametrize("side", ["engine", "learner"])
 def test_a_log_prob_that_is_no_number_is_refused(side):
-    values = [[-1.0, math.nan], [-1.0, -1.0]]
-    sampled, recomputed = values if side == "engine" else reversed(values)
+    values = [[[-1.0, math.nan]], [[-1.0, -1.0]]]
+    measured, expected = values if side == "engine" else reversed(values)
     with pytest.raises(SyncError, match="nan nats"):
-        check([sample(sampled)], [recomputed])
+        check(measured, expected)
 
 
 def test_a_mean_difference_above_the_tolerance_is_refused_with_its_numbers():
-    with pytest.raises(SyncError, match=r"rollout-1 .*0\.02 nats .*2 sampled tokens \(sync\.tolerance = 0\.01\)"):
-        check([sample([-1.0, -2.0])], [[-1.04, -2.0]])
+    with pytest.raises(
+        SyncError, match=r"rollout-1 .*version 3 .*0\.02 nats .*2 probe tokens \(sync\.tolerance = 0\.01"
+    ):
+        check([[-1.0, -2.0]], [[-1.04, -2.0]])
 
 
 def test_one_far_token_passes_where_the_mean_is_within_the_tolerance():
     """Reduced precision moves single tokens further than the mean."""
-    assert check([sample([-1.0] * 10)], [[-1.05] + [-1.0] * 9]).worst == pytest.approx(0.05)
+    assert check([[-1.0] * 10], [[-1.05] + [-1.0] * 9]).worst == pytest.approx(0.05)
 
 
-def test_every_engine_is_checked_and_the_wrong_one_is_named():
-    """Two engines as plain objects; the second samples log-probs that the learner does not have."""
+def test_rows_of_other_lengths_are_no_match():
+    with pytest.raises(ValueError, match="longer"):
+        check([[-1.0]], [[-1.0, -1.0]])
 
-    class Rollouts:
-        def load(self, version, buckets, deadline_s):
-            self.loaded = (version, buckets, deadline_s)
 
-        def probe(self, tasks, new_tokens):
-            assert new_tokens == 2  # five tokens over two tasks
-            return {f"rollout-{i}": [sample([-1.0 - i * wrong] * 2) for _ in tasks] for i in range(2)}
+def test_a_delivery_without_probes_is_not_checked():
+    assert check([], []).tokens == 0
 
-    class Learner:
-        version = 3
 
-        def publish(self):
-            return ["bucket"]
+# ------------------------------------------------------------------------------------------------------------ the route
 
-        def score(self, rows):
-            return [[-1.0] * len(row.token_ids) for row in rows]
 
-    rollouts, config = Rollouts(), SyncConfig(check_tokens=5, tolerance=0.01, deadline_s=7.0)
-    wrong = 0.005
-    found = synchronise(Learner(), rollouts, ["t", "u"], config)
-    assert rollouts.loaded == (3, ["bucket"], 7.0)
-    assert (found.worst, found.mean, found.tokens) == (pytest.approx(0.005), pytest.approx(0.0025), 8)
-    wrong = 0.5
-    with pytest.raises(SyncError, match="rollout-1"):
-        synchronise(Learner(), rollouts, ["t", "u"], config)
+def route(transport="auto", engines=("here", "here"), learner_gpus=0.0, engine_gpus=0.0, **settings):
+    config = SyncConfig(transport=transport, **settings)
+    return choose_route(
+        config, learner_gpus=learner_gpus, engine_gpus=engine_gpus, learner="here", engines=engines
+    ).transport
+
+
+def test_auto_takes_the_quickest_transport_that_the_placement_allows():
+    assert route() == "shared_memory"
+    assert route(engines=("here", "there")) == "object_store"
+    assert route(learner_gpus=1, engine_gpus=1) == "nccl"
+    assert route(learner_gpus=0.5, engine_gpus=0.5) == "ipc"
+    assert route(learner_gpus=1, engine_gpus=0) == "shared_memory"
+
+
+def test_adapters_are_pulled_on_gpus_too():
+    config = SyncConfig()
+    found = choose_route(config, learner_gpus=1, engine_gpus=1, learner="a", engines=["b"], adapters=True)
+    assert found.transport == "object_store"
+
+
+def test_a_transport_that_cannot_work_is_refused_with_what_to_do():
+    with pytest.raises(ValueError, match=r"sync.transport = nccl needs a whole GPU.*rollout.gpus = 0.5.*auto"):
+        route("nccl", learner_gpus=0.5, engine_gpus=0.5)
+    with pytest.raises(ValueError, match=r"sync.transport = ipc needs a GPU that.*share"):
+        route("ipc")
+    with pytest.raises(ValueError, match=r"sync.transport = shared_memory needs .*one node.*object_store or disk"):
+        route("shared_memory", engines=("there",))
+    with pytest.raises(ValueError, match=r"sync.directory = None with sync.transport = disk"):
+        SyncConfig(transport="disk")
+    with pytest.raises(ValueError, match=r"sync.directory = '/x' with sync.transport = auto"):
+        SyncConfig(directory="/x")
+
+
+def test_the_route_carries_directory_and_bucket_size():
+    config = SyncConfig(transport="disk", directory="/shared", bucket_mib=2)
+    found = choose_route(config, learner_gpus=0, engine_gpus=0, learner="a", engines=["b"])
+    assert found == Route("disk", "/shared", 2 << 20)
 
 
 # ---------------------------------------------------------------------------------------------- real engine and learner
 
 
-class Sabotaged:
-    """A learner that publishes something else than its weights."""
+class Pair:
+    """A learner and an engine, and what brings the engine to the learner's weights."""
 
-    def __init__(self, learner, published):
-        self._learner, self._published = learner, published
+    def __init__(self, group, pool, rows, tasks):
+        self.group, self.pool, self._rows = group, pool, rows
+        self.probes = tuple(pool.probe(tasks[:4], 8))
 
-    def __getattr__(self, name):
-        return getattr(self._learner, name)
+    def update(self):
+        scores = self.group.score(self._rows)
+        rows = (replace(row, logprobs=tuple(found)) for row, found in zip(self._rows, scores, strict=True))
+        self.group.update(Batch(tuple(rows)))
 
-    def publish(self):
-        return self._published
+    def delivery(self, shipment=None, **changes):
+        """The learner's weights, or ``shipment`` in their place."""
+        expected = tuple(map(tuple, self.group.score(self.probes, 1.0)))
+        shipment = shipment or self.group.publish()
+        found = Delivery(self.group.version, shipment, self.probes, expected, TOLERANCE)
+        return replace(found, **changes)
 
+    def sync(self, delivery=None):
+        self.pool.deliver(delivery or self.delivery(), 60.0)
+        (arrival,) = self.pool.settle()
+        return arrival
 
-def altered(refs, name, change):
-    """The published buckets with one tensor changed."""
-    import ray
+    def refused(self, delivery=None, match="not using the weights it was sent"):
+        with pytest.raises(SyncError, match=match):
+            self.sync(delivery)
 
-    buckets = [ray.get(ref) for ref in refs]
-    assert name in [packed.name for bucket in buckets for packed in bucket]
-    return [
-        ray.put([Packed(p.name, change(p.words) if p.name == name else p.words, p.dtype) for p in bucket])
-        for bucket in buckets
-    ]
+    def inside(self, change):
+        """The result of ``change(worker)`` in the process of the engine."""
+        import ray
+
+        return ray.get(self.pool._actors[0].__ray_call__.remote(change), timeout=60)
 
 
 @pytest.fixture(params=[True, False], ids=["tied", "untied"])
 def pair(request, learner, engines, model_directory, tasks, some_rows):
-    """A learner one update ahead of its engine, and what brings the engine to it."""
+    """A learner one update ahead of its engine."""
     group = learner(1)(model_directory(tied=request.param), AlgorithmConfig(), lr=0.02)
-    pool = engines(tied=request.param)
-
-    def update():
-        scores = group.score(some_rows)
-        rows = (replace(row, logprobs=tuple(found)) for row, found in zip(some_rows, scores, strict=True))
-        group.update(Batch(tuple(rows)))
-
-    def sync(source=group):
-        return synchronise(source, pool, tasks[:4], SyncConfig(check_tokens=32, tolerance=TOLERANCE))
-
-    sync()
-    update()
-    return group, pool, update, sync
+    pair = Pair(group, engines(tied=request.param), some_rows, tasks)
+    pair.sync()
+    pair.update()
+    return pair
 
 
 tied_only = pytest.mark.parametrize("pair", [True], indirect=True, ids=["tied"])
 untied_only = pytest.mark.parametrize("pair", [False], indirect=True, ids=["untied"])
 
 
-def inside(pool, change):
-    """Run ``change(worker)`` in the process of the engine."""
-    import ray
+def alter(shipment, name, change):
+    """Change one tensor (float32) of a shipment in shared memory, where it lies."""
+    ((parcel, entry),) = [(p, e) for p in shipment.parcels for e in p.entries if e.name == name]
+    descriptor = os.open(parcel.place, os.O_RDWR)
+    memory = mmap.mmap(descriptor, 0)
+    os.close(descriptor)
+    words = np.frombuffer(memory, np.float32, entry.size // 4, entry.offset)
+    words[:] = change(words)
+    return shipment
 
-    return ray.get(pool._actors[0].__ray_call__.remote(change), timeout=60)
+
+def test_after_every_update_the_engine_computes_with_the_learners_weights(pair):
+    for version in (1, 2, 3):
+        arrival = pair.sync()
+        assert pair.group.version == arrival.version == version
+        assert arrival.tokens == sum(len(row.token_ids) for row in pair.probes) >= 4
+        assert arrival.mean <= arrival.worst < TOLERANCE
+        pair.update()
 
 
-def assert_refused(sync, match="not using the weights it was sent"):
-    with pytest.raises(SyncError, match=match):
-        sync()
-
-
-def test_after_every_update_the_engine_samples_with_the_learners_weights(pair):
-    group, _, update, sync = pair
-    for version in (1, 2):
-        found = sync()
-        assert group.version == version
-        assert 4 <= found.tokens <= 32
-        assert found.mean <= found.worst < TOLERANCE
-        update()
+def test_the_old_weights_do_not_pass_for_the_new_ones(pair):
+    """The check can tell one small update apart."""
+    before = pair.inside(lambda worker, rows=pair.probes: worker._engine.score(rows))
+    expected = pair.group.score(pair.probes, 1.0)
+    with pytest.raises(SyncError):
+        compare("rollout-0", before, expected, version=1, tolerance=TOLERANCE)
+    pair.sync()
 
 
 @pytest.mark.parametrize("name", ["embed_tokens", "layers.1.mlp.down_proj", "layers.0.self_attn.q_norm", "norm"])
 def test_one_corrupted_tensor_is_noticed(pair, name):
-    group, _, _, sync = pair
-    wrong = altered(group.publish(), f"model.{name}.weight", lambda words: words * 0.9)
-    assert_refused(lambda: sync(Sabotaged(group, wrong)))
-    sync()
+    shipment = alter(pair.group.publish(), f"model.{name}.weight", lambda words: words * 0.9)
+    pair.refused(pair.delivery(shipment))
+    pair.sync()
 
 
 @untied_only
 def test_a_corrupted_head_is_noticed(pair):
-    group, _, _, sync = pair
-    wrong = altered(group.publish(), "lm_head.weight", lambda words: words * 0.9)
-    assert_refused(lambda: sync(Sabotaged(group, wrong)))
-    sync()
+    shipment = alter(pair.group.publish(), "lm_head.weight", lambda words: words * 0.9)
+    pair.refused(pair.delivery(shipment))
+    pair.sync()
+
+
+def test_one_corrupted_bucket_is_noticed(pair):
+    """The third of several buckets has its tensors turned round; the engine recovers with the next sync."""
+    shipment = pair.group.publish(Route(bucket_bytes=16 << 10))
+    assert len(shipment.parcels) > 3
+    for entry in shipment.parcels[2].entries:
+        alter(shipment, entry.name, lambda words: words[::-1])
+    pair.refused(pair.delivery(shipment))
+    pair.sync(pair.delivery(pair.group.publish(Route(bucket_bytes=16 << 10))))
 
 
 def test_weights_that_are_no_numbers_are_noticed(pair):
-    group, _, _, sync = pair
-    wrong = altered(group.publish(), "model.norm.weight", lambda words: words * math.nan)
-    assert_refused(lambda: sync(Sabotaged(group, wrong)), match="nan nats")
-    sync()
+    shipment = alter(pair.group.publish(), "model.norm.weight", lambda words: words * math.nan)
+    pair.refused(pair.delivery(shipment), match="nan nats")
+    pair.sync()
 
 
 def test_the_weights_of_the_update_before_are_noticed(pair):
-    group, _, update, sync = pair
-    old = group.publish()
-    update()
-    assert_refused(lambda: sync(Sabotaged(group, old)))
-    sync()
+    old = pair.group.publish()
+    pair.update()
+    pair.refused(pair.delivery(old))
+    pair.sync()
+
+
+def test_held_weights_come_back_after_later_ones_were_published(pair):
+    """As those of a frozen base model: held by the driver, they are written over by none of three later versions."""
+    kept = pair.delivery()
+    for _ in range(3):
+        pair.update()
+        pair.sync()
+    assert pair.sync(kept).worst < TOLERANCE
+    assert pair.sync().version > kept.version
+
+
+def test_the_memory_of_shipments_that_nobody_holds_is_used_again(pair):
+    slots = [pair.group.publish().slot for _ in range(3)]
+    assert len(set(slots)) == 1
+    first, second = pair.group.publish(), pair.group.publish()
+    assert first.slot != second.slot
+
+
+def test_weights_that_were_written_over_before_they_arrived_are_refused(pair):
+    """A shipment that outlives its lease: the driver's copy is gone, the engine's is not."""
+    delivery = pair.delivery()
+    worn = replace(delivery, shipment=replace(delivery.shipment))
+    del delivery
+    pair.update()
+    pair.group.publish()
+    pair.refused(worn, match="holds version")
+    pair.sync()
+
+
+@pytest.mark.parametrize("transport", ["object_store", "disk"])
+def test_the_other_ways_lead_to_the_same_weights(pair, transport, tmp_path):
+    way = Route(transport, str(tmp_path) if transport == "disk" else "", 16 << 10)
+    for _ in range(3):
+        assert pair.sync(pair.delivery(pair.group.publish(way))).worst < TOLERANCE
+        pair.update()
 
 
 def test_an_engine_that_keeps_its_old_weights_is_noticed(pair):
     """It takes the version and drops the load, as a backend that ignores the call would do."""
-    _, pool, _, sync = pair
-
-    def ignore_loads(worker):
-        llm = worker._engine._llm
-        worker.kept, llm.collective_rpc = llm.collective_rpc, lambda *_, **__: None
-
-    inside(pool, ignore_loads)
+    pair.inside(lambda worker: setattr(worker._engine.weights, "_install", lambda tensors: None))
     try:
-        assert_refused(sync)
+        pair.refused()
     finally:
-        inside(pool, lambda worker: setattr(worker._engine._llm, "collective_rpc", worker.kept))
-    sync()
+        pair.inside(lambda worker: delattr(worker._engine.weights, "_install"))
+    pair.sync()
+
+
+# ----------------------------------------------------------------------------------------------- into the vLLM model
+
+
+def reload_publicly(pair, publicly=True):
+    """Have the engine use vLLM's own reload, as for a model whose layout is not known, or the quick way again."""
+
+    def change(worker):
+        receiver = worker._engine.weights
+        receiver.__dict__.pop("installer", None)
+        if publicly:
+            receiver.installer = None
+
+    pair.inside(change)
+
+
+def test_the_quick_way_is_known_for_this_vllm_and_gives_the_same_log_probs_as_its_own_reload(pair):
+    """If a new vLLM has other layers, this says so; the engines reload the public way then."""
+    assert pair.inside(lambda worker: worker._engine.weights.installer is not None)
+    pair.sync()
+    quick = pair.inside(lambda worker, rows=pair.probes: worker._engine.score(rows))
+    reload_publicly(pair)
+    try:
+        pair.sync()
+        assert quick == pair.inside(lambda worker, rows=pair.probes: worker._engine.score(rows))
+        pair.update()
+        pair.sync()
+    finally:
+        reload_publicly(pair, publicly=False)
+    pair.sync()
 
 
 @tied_only
-def test_a_tied_head_that_is_not_sent_beside_its_embedding_is_noticed(pair):
-    """On CPU the engine would go on with the packed copy of the head that it made when it loaded the model."""
-    _, pool, _, sync = pair
-    inside(pool, lambda worker: setattr(worker._engine, "_tied", False))
+@pytest.mark.parametrize("way", ["quick", "public"])
+def test_a_tied_head_that_keeps_its_packed_old_weights_is_noticed(pair, way):
+    """On CPU the head computes with a packed copy of the embedding: vLLM's reload forgets it unless it is sent too."""
+
+    def forget(worker):
+        receiver = worker._engine.weights
+        if way == "public":
+            receiver.installer, receiver.tied = None, False
+        else:
+            kept = [t for t in receiver.installer._targets if type(t.module).__name__ != "ParallelLMHead"]
+            receiver.installer._targets = tuple(kept)
+
+    def restore(worker):
+        worker._engine.weights.tied = True
+        worker._engine.weights.__dict__.pop("installer")
+
+    pair.inside(forget)
     try:
-        assert_refused(sync)
+        pair.refused()
     finally:
-        inside(pool, lambda worker: setattr(worker._engine, "_tied", True))
-    sync()
+        pair.inside(restore)
+    pair.sync()
 
 
-def test_an_engine_that_does_not_take_the_version_is_noticed(pair):
-    _, pool, _, sync = pair
+def test_adapters_are_added_to_the_base_weights_in_the_engine(pair, model_directory, request):
+    """What a LoRA learner publishes: W' = W + B · A, against the same sum made here."""
+    import torch
+    from transformers import AutoModelForCausalLM
 
-    def lag(worker):
-        load = worker._engine.load
-        worker._engine.load = lambda version, weights: load(version - 1, weights)
+    from actors.weights.transports import Publisher
 
-    inside(pool, lag)
-    try:
-        assert_refused(sync, match=r"version \[0\] after version 1")
-    finally:
-        inside(pool, lambda worker: delattr(worker._engine, "load"))
-    sync()
+    tied = "untied" not in request.node.name
+    model = AutoModelForCausalLM.from_pretrained(str(model_directory(tied=tied)), dtype=torch.float32)
+    layer = "model.layers.1.mlp.down_proj"
+    weight = model.get_submodule(layer).weight
+    down, up = torch.randn(2, weight.shape[1]), torch.randn(weight.shape[0], 2)
+    publisher = Publisher()
+    adapters = [(f"{layer}.lora_A.weight", down), (f"{layer}.lora_B.weight", up)]
+    shipment = publisher.publish(adapters, 5, Route())
+    with torch.no_grad():
+        weight += up @ down
+        rows = [torch.tensor([row.prompt_ids + row.token_ids]) for row in pair.probes]
+        logits = [model(ids).logits[0].log_softmax(-1) for ids in rows]
+    expected = tuple(
+        tuple(scores[len(row.prompt_ids) - 1 + i, token].item() for i, token in enumerate(row.token_ids))
+        for row, scores in zip(pair.probes, logits, strict=True)
+    )
+    assert pair.sync(Delivery(5, shipment, pair.probes, expected, TOLERANCE)).worst < TOLERANCE
+    pair.sync()
 
 
-@pytest.mark.slow
-def test_in_bfloat16_the_default_tolerance_holds_and_sees_other_weights(
-    ray_session, learner, model_directory, rollout_config, place, environment_name, tasks
-):
-    """The default precision and tolerance; one engine of its own."""
-    import ray
+def test_a_probe_that_fills_the_engine_is_refused_by_its_setting(pair):
+    from actors.records import Row
 
-    from actors.rollout import RolloutPool
-
-    directory, config = model_directory(tied=True), rollout_config.model_copy(update={"dtype": "bfloat16"})
-    group = learner(1)(directory, AlgorithmConfig(), dtype="bfloat16")
-    pool = RolloutPool(str(directory), config, environment_name, place)
-    try:
-        pool.wait_ready()
-        found = synchronise(group, pool, tasks[:4], SyncConfig())
-        assert 0 < found.mean < SyncConfig().tolerance
-        published = group.publish()
-        assert {packed.dtype for ref in published for packed in ray.get(ref)} == {"bfloat16"}
-        wrong = altered(published, "model.norm.weight", np.zeros_like)
-        with pytest.raises(SyncError, match="not using the weights it was sent"):
-            synchronise(Sabotaged(group, wrong), pool, tasks[:4], SyncConfig())
-    finally:
-        for actor in pool._actors:
-            ray.kill(actor)
+    row = Row((5,) * 80, (6,) * 8)
+    with pytest.raises(ValueError, match=r"a probe row has 88 tokens .* 87: lower sync.check_tokens"):
+        pair.inside(lambda worker: worker._engine.score([row]))
+    assert len(pair.inside(lambda worker: worker._engine.score([Row((5,) * 80, (6,) * 7)]))[0]) == 7

@@ -1,4 +1,4 @@
-"""Metrics come from groups, go to TensorBoard and Ray by one table, and what a person is told follows from them."""
+"""Metrics come from groups, go to loggers and Ray by one table, and what a person is told follows from them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import math
 import sys
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rich.console import Console
 
 from actors.records import Group, Sample, Scored
 from environments.base import Failure, FailureKind, Task, Verdict
-from orchestrator.metrics import EXPORTS, Metrics, exported, rollout_metrics, speed_metrics
+from orchestrator.metrics import EXPORTS, Metrics, exported, rollout_metrics, staleness_metrics, trained_metrics
 from orchestrator.progress import TrainProgress, closing, duration, headline, policy_warning, summarise_redesign
 from orchestrator.store import RunStore
 
@@ -25,8 +26,8 @@ def test_step_metrics_count_failures_apart_from_rewards() -> None:
     lost = Scored(None, Failure(FailureKind.INFRASTRUCTURE, "worker died"))
     values = rollout_metrics([_group("a", _judged("hole", 0.0), _judged("optimal", 1.0), lost)], OUTCOMES)
     assert values["reward/mean"] == 0.5
-    assert (values["outcome/hole"], values["outcome/valid"], values["outcome/optimal"]) == (0.5, 0.0, 0.5)
-    assert (values["failure/infrastructure"], values["failure/timeout"]) == (1, 0)
+    assert (values["env/outcome/hole"], values["env/outcome/valid"], values["env/outcome/optimal"]) == (0.5, 0.0, 0.5)
+    assert (values["rollout/failure/infrastructure"], values["rollout/failure/timeout"]) == (1, 0)
     assert values["rollout/failed_share"] == pytest.approx(1 / 3)
 
 
@@ -37,31 +38,40 @@ def test_step_metrics_see_groups_without_signal_and_truncation() -> None:
     assert values["rollout/zero_variance_share"] == 0.5
     assert values["rollout/truncated_share"] == 0.25
     assert (values["rollout/length_mean"], values["rollout/tokens"]) == (5.0, 20)
-    assert values["stratum/3x3/reward"] == pytest.approx(0.2)
+    assert values["env/stratum/3x3/reward"] == pytest.approx(0.2)
 
 
 def test_step_without_any_verdict_reports_no_reward_rather_than_zero() -> None:
     values = rollout_metrics([_group("a", Scored(None, Failure(FailureKind.TIMEOUT, "late")))], OUTCOMES)
-    assert "reward/mean" not in values and "outcome/hole" not in values
+    assert "reward/mean" not in values and "env/outcome/hole" not in values
     assert values["rollout/failed_share"] == 1.0
 
 
-def test_idle_ratio_is_the_share_of_the_step_a_side_was_not_busy() -> None:
-    values = speed_metrics(
-        seconds={"rollout": 6.0, "learn": 3.0}, wall=10.0, generated=1200, trained=900, engine_s=6.0, learner_s=3.0
-    )
-    assert values["rollout/idle_ratio"] == pytest.approx(0.4)
-    assert values["learner/idle_ratio"] == pytest.approx(0.7)
-    assert (values["rollout/tokens_per_second"], values["learner/tokens_per_second"]) == (200.0, 300.0)
-    assert values["time/rollout"] == 6.0
+def test_metrics_of_what_was_trained_stand_apart_from_those_of_all_rollouts() -> None:
+    same = _group("a", _judged("hole", 0.0, tokens=4), _judged("hole", 0.0, tokens=4))
+    lost = Scored(None, Failure(FailureKind.TIMEOUT, "late"))
+    mixed = _group("b", _judged("hole", 0.0, tokens=2), _judged("optimal", 1.0, tokens=8), lost)
+    everything, trained = rollout_metrics([same, mixed], OUTCOMES), trained_metrics([mixed])
+    assert (everything["reward/mean"], trained["trained/reward_mean"]) == (0.25, 0.5)
+    assert (everything["rollout/length_mean"], trained["trained/length_mean"]) == (4.5, 5.0)
+    assert (trained["trained/groups"], trained["trained/samples"], trained["trained/tokens"]) == (1, 2, 10)
+    assert trained_metrics([]) == {"trained/groups": 0, "trained/samples": 0, "trained/tokens": 0}
+
+
+def test_staleness_counts_versions_by_token_and_samples_that_span_two() -> None:
+    """Learner at 5; tokens by versions 5, 5 | 3, 4, 4, 4: behind by 0, 0, 2, 1, 1, 1, so mean 5/6, largest 2."""
+    groups = [_group("a", _judged("hole", 0.0, versions=(5, 5)), _judged("valid", 1.0, versions=(3, 4, 4, 4)))]
+    values = staleness_metrics(groups, 5)
+    assert values == {"staleness/mean": pytest.approx(5 / 6), "staleness/max": 2.0, "staleness/mixed_share": 0.5}
+    assert staleness_metrics([_group("a", Scored(None, Failure(FailureKind.TIMEOUT, "late")))], 5) == {}
 
 
 def test_exported_names_come_from_one_table() -> None:
     assert len({e.name for e in EXPORTS}) == len(EXPORTS)
-    export, label = exported("outcome/hole") or pytest.fail("outcome rates are exported")
+    export, label = exported("env/outcome/hole") or pytest.fail("outcome rates are exported")
     assert (export.name, label) == ("envwright_outcome_rate", {"outcome": "hole"})
     assert exported("reward/mean") is not None
-    assert exported("stratum/3x3/reward") is None and exported("reward/other") is None
+    assert exported("env/stratum/3x3/reward") is None and exported("reward/other") is None
 
 
 def test_metrics_reach_the_run_directory_and_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,8 +80,8 @@ def test_metrics_reach_the_run_directory_and_ray(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "ray.util", types.SimpleNamespace(metrics=_fake_ray_metrics(seen)))
     store = RunStore.create(tmp_path / "run", "name: run\n")
     with Metrics(store, "run") as metrics:
-        metrics.log(0, {"reward/mean": 0.5, "outcome/hole": 0.25, "stratum/3x3/reward": 1.0}, stage=0)
-        metrics.log(1, {"failure/timeout": 2, "policy/entropy": math.nan}, stage=0)
+        metrics.log(0, {"reward/mean": 0.5, "env/outcome/hole": 0.25, "env/stratum/3x3/reward": 1.0}, stage=0)
+        metrics.log(1, {"rollout/failure/timeout": 2, "policy/entropy": math.nan}, stage=0)
     assert seen == [
         ("envwright_reward_mean", 0.5, {"run": "run", "stage": "0"}),
         ("envwright_outcome_rate", 0.25, {"run": "run", "stage": "0", "outcome": "hole"}),
@@ -79,33 +89,32 @@ def test_metrics_reach_the_run_directory_and_ray(tmp_path: Path, monkeypatch: py
     ]
     steps = store.read_metrics(0)
     assert [s["step"] for s in steps] == [0, 1]
-    assert steps[1]["values"] == {"failure/timeout": 2, "policy/entropy": None}
-    assert list((tmp_path / "run" / "events").iterdir())
+    assert steps[1]["values"] == {"rollout/failure/timeout": 2, "policy/entropy": None}
+
+
+def test_every_logger_gets_every_value_and_learns_how_the_run_ended(tmp_path: Path) -> None:
+    store = RunStore.create(tmp_path / "run", "name: run\n")
+    loggers = [FakeLogger(), FakeLogger()]
+    with pytest.raises(RuntimeError), Metrics(store, "run", loggers) as metrics:
+        metrics.log(3, {"reward/mean": 0.5}, stage=0)
+        raise RuntimeError("the run broke off")
+    assert [logger.seen for logger in loggers] == [[(3, {"reward/mean": 0.5}), "failed"]] * 2
 
 
 def test_resumed_stage_keeps_the_history_before_its_checkpoint(tmp_path: Path) -> None:
     store = RunStore.create(tmp_path / "run", "name: run\n")
     stored = [{"step": s, "values": {"reward/mean": s / 10}} for s in range(8)]
-    with Metrics(store, "run", first_step=5) as metrics:
+    with Metrics(store, "run") as metrics:
         metrics.restore(0, stored, before=5)
         metrics.log(5, {"reward/mean": 0.9}, stage=0)
     assert [(s["step"], s["values"]["reward/mean"]) for s in store.read_metrics(0)][-2:] == [(4, 0.4), (5, 0.9)]
-
-
-def test_events_of_a_run_in_a_bucket_are_uploaded_whole() -> None:
-    from pyarrow import fs
-
-    store = RunStore.create("bucket/run", "name: run\n", fs._MockFileSystem())
-    with Metrics(store, "run") as metrics:
-        metrics.log(0, {"reward/mean": 0.5}, stage=0)
-    assert len(store._list("events")) == 1
 
 
 def test_log_lines_outside_a_terminal_are_plain_and_unwrapped() -> None:
     stream, now = io.StringIO(), iter(range(100))
     console = Console(file=stream, width=40)
     shown = TrainProgress(solved={"valid", "optimal"}, best="optimal", console=console, clock=lambda: next(now))
-    values = {"reward/mean": 0.412, "outcome/hole": 0.5, "outcome/valid": 0.1, "outcome/optimal": 0.4}
+    values = {"reward/mean": 0.412, "env/outcome/hole": 0.5, "env/outcome/valid": 0.1, "env/outcome/optimal": 0.4}
     with shown:
         shown.begin(1, 10)
         for done in range(1, 11):
@@ -151,6 +160,22 @@ def test_one_used_proposal_silences_the_warning() -> None:
     assert used["reason"] == "passed every check" and used["used"] == "policy"
 
 
+class FakeLogger:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.seen.append((step, dict(values)))
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self, *, failed: bool) -> None:
+        self.seen.append("failed" if failed else "ended")
+
+
 def _decision(status: str, error: str = "") -> dict[str, Any]:
     proposal = {"source": "policy", "error": error}
     checks = [{"name": "schema", "passed": True, "reason": ""}]
@@ -172,9 +197,12 @@ def _fake_ray_metrics(seen: list[tuple[str, float, dict[str, str]]]) -> Any:
     return types.SimpleNamespace(Gauge=Instrument, Counter=Instrument)
 
 
-def _judged(outcome: str, reward: float, tokens: int = 2, finish: str = "stop") -> Scored:
-    ids = tuple(range(tokens))
-    sample = Sample("a", (1,), ids, (-0.5,) * tokens, (0,) * tokens, "UP", finish, 0, 7, "rollout-0")
+def _judged(
+    outcome: str, reward: float, tokens: int = 2, finish: str = "stop", versions: tuple[int, ...] | None = None
+) -> Scored:
+    made_by = (0,) * tokens if versions is None else versions
+    ids = tuple(range(len(made_by)))
+    sample = Sample("a", (1,), ids, (-0.5,) * len(ids), made_by, "UP", finish, 0, 7, "rollout-0")
     return Scored(sample, Verdict(reward, outcome))
 
 

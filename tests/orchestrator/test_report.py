@@ -95,7 +95,7 @@ def _step(step: int, steps: int, rng: random.Random) -> dict[str, Any]:
     grown = 1 - math.exp(-3 * step / steps) + rng.gauss(0, 0.03)
     weights = [0.3 - 0.28 * grown, 0.2 - 0.15 * grown, 0.3, 0.5, 0.25, 0.3, 0.1 + 0.1 * grown, 0.2 + 1.2 * grown]
     shares = [max(0.0, w) for w in weights]
-    values = {f"outcome/{o}": s / sum(shares) for o, s in zip(OUTCOMES, shares, strict=True)}
+    values = {f"env/outcome/{o}": s / sum(shares) for o, s in zip(OUTCOMES, shares, strict=True)}
     values |= {
         "reward/mean": 0.2 + 0.5 * grown,
         "rollout/tokens": 4_100,

@@ -21,8 +21,9 @@ from tests.run.conftest import RECIPE, SHORT, envwright
 CASES = {
     "unknown key": (["learner.lerning_rate=1"], ["learner.lerning_rate"]),
     "near miss": (["rollout.worker=1"], ["unknown key rollout.worker", "did you mean workers?"]),
-    "out of range": (["learner.lr=-1"], ["learner.lr", "greater than 0", "-1"]),
+    "out of range": (["learner.lr=-1"], ["learner.lr", "greater than or equal to 0", "-1"]),
     "unknown environment": (["environment.name=mapf"], ["mapf", "mapf_frozenlake"]),
+    "unknown outcome": (["algorithm.outcome_weights={holes: 2}"], ["outcome_weights", "holes", "vertex_conflict"]),
     "setting out of range": (["environment.settings.agents=9"], ["agents", "9"]),
     "missing model": (["model.path=/nowhere/model"], ["model.path", "/nowhere/model", "does not exist"]),
     "too few cores": (["rollout.workers=40", "rollout.cpus=8"], ["320", "cores", "rollout.workers"]),
