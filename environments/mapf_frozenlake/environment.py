@@ -15,7 +15,7 @@ from environments import base
 from environments.base import Failure, FailureKind, FrozenSet, Labeller, Message, Problem, Task, Verdict, Yield
 from environments.mapf_frozenlake import prompt, render, yields
 from environments.mapf_frozenlake.board import Board, canonical_form
-from environments.mapf_frozenlake.generator import LABELS, Items, draft_item, generate
+from environments.mapf_frozenlake.generator import LABELS, Items, draft_items, generate
 from environments.mapf_frozenlake.item_cache import ItemCache
 from environments.mapf_frozenlake.labeller import InProcessLabeller
 from environments.mapf_frozenlake.plan import Actions
@@ -131,13 +131,13 @@ class MapfFrozenLake:
     def _items(self, knobs: MapfKnobs, seed: int, start: int, count: int, split: str, stage: int) -> Iterator[Items]:
         """The items in order, by ranges: from the cache what it has, the others worked out and kept."""
         settings, end = self.settings, start + count
-        position = (knobs.digest(), seed, split, stage)
+        position = (seed, split, stage, knobs.digest())
         stream = (*position, settings.agents, settings.objective)
         for kept in (*(self.cache.read(stream, start, count) if self.cache else ()), Items(end, [], [], [])):
             if start < kept.first:
                 if problems := self.feasibility(knobs):
                     raise yields.InfeasibleKnobs(problems)
-                drafts = [draft_item(knobs, *position, index) for index in range(start, kept.first)]
+                drafts = draft_items(knobs, position, start, kept.first - start)
                 items = generate(drafts, knobs, settings.agents, settings.objective, self.labeller, self._yields)
                 if self.cache:
                     self.cache.write(stream, items)

@@ -1,7 +1,8 @@
 """The task stream: item i is a pure function of (run seed, split, stage, knobs digest, i).
 
-An item's stream decides its stratum, whether its board must need a wait, and the key of its candidates. The first
-candidate that fits is the item. Items are worked on together in rounds, which changes the speed and nothing else.
+An item's ticket (``tickets``) decides its stratum and whether its board must need a wait, its hash the key of its
+candidates. The first candidate that fits is the item. Items are worked on together in rounds, which changes the speed
+and nothing else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from environments.mapf_frozenlake import straight
 from environments.mapf_frozenlake.board import Board, reserved_for
 from environments.mapf_frozenlake.candidates import draw
 from environments.mapf_frozenlake.settings import STRATUM_SIZES, MapfKnobs, Objective, hole_count
+from environments.mapf_frozenlake.tickets import Position, Ticket, deal
 from environments.mapf_frozenlake.yields import RAREST, Cell, InfeasibleKnobs, YieldTable, judged, label_candidates
 
 LABELS = ("makespan", "sum_of_costs", "wait_makespan", "wait_sum_of_costs")
@@ -31,11 +33,10 @@ PATIENCE = 60 * RAREST
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What an item's stream decided before any board was drawn."""
+    """What is decided about an item before any board is drawn."""
 
     index: int
-    stratum: str
-    wait: bool
+    ticket: Ticket
     key: int
 
 
@@ -67,26 +68,23 @@ class LabelledBoard:
         return canonical_json(self.board.payload() | {label: getattr(self, label) for label in LABELS})
 
 
-def draft_item(knobs: MapfKnobs, knobs_digest: str, seed: int, split: str, stage: int, index: int) -> Draft:
-    """Stratum by share, wait by the wait ratio, and the key of the candidates."""
-    rng = stream(seed, split, stage, knobs_digest, index)
-    ticket = rng.randrange(sum(row.share for row in knobs.strata.values()))
-    for stratum, row in knobs.strata.items():
-        ticket -= row.share
-        if ticket < 0:
-            return Draft(index, stratum, rng.randrange(100) < row.wait_ratio, rng.getrandbits(64))
-    raise AssertionError("unreachable: the ticket is below the sum of shares")
+def draft_items(knobs: MapfKnobs, position: Position, start: int, count: int) -> list[Draft]:
+    """Items ``start`` .. ``start + count - 1`` of a stream, none of them drawn yet."""
+    return [
+        Draft(index, ticket, stream(*position, index).getrandbits(64))
+        for index, ticket in enumerate(deal(knobs, position, start, count), start)
+    ]
 
 
 def generate(
     drafts: Sequence[Draft], knobs: MapfKnobs, agents: int, objective: Objective, labeller: Labeller, table: YieldTable
 ) -> Items:
     """The items of consecutive drafts. Raises LabelFailure or InfeasibleKnobs."""
-    groups: defaultdict[tuple[str, bool], list[Draft]] = defaultdict(list)
+    groups: defaultdict[Ticket, list[Draft]] = defaultdict(list)
     for draft in drafts:
-        groups[draft.stratum, draft.wait].append(draft)
+        groups[draft.ticket].append(draft)
     first = drafts[0].index
-    out = Items(first, [draft.stratum for draft in drafts], [""] * len(drafts), [0] * len(drafts))
+    out = Items(first, [draft.ticket.stratum for draft in drafts], [""] * len(drafts), [0] * len(drafts))
     for (stratum, wait), members in groups.items():
         row = knobs.strata[stratum]
         n = STRATUM_SIZES[stratum]

@@ -7,21 +7,19 @@ env = gymnasium.make("envwright/MapfFrozenLake-v0", settings={"agents": 2, "size
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from environments.base import AnyKnobs, Task
-from environments.mapf_frozenlake.stepping import ACTIONS, Deck, Episode, Planes
+from environments.mapf_frozenlake.stepping import ACTIONS, Planes, View
 
 ID = "envwright/MapfFrozenLake-v0"
 
 
-class MapfFrozenLakeEnv(gymnasium.Env[Planes, NDArray[np.int64]]):
+class MapfFrozenLakeEnv(View, gymnasium.Env[Planes, NDArray[np.int64]]):
     """Action: one of UP, DOWN, LEFT, RIGHT, WAIT (0..4) per agent. Observation: int8 planes (``Episode.planes``).
 
     Reward is 0 until the last step. It terminates when all agents are on their goals at once, with optimum / cost of
@@ -29,43 +27,22 @@ class MapfFrozenLakeEnv(gymnasium.Env[Planes, NDArray[np.int64]]):
     (2 n² if not given), with 0. The last ``info`` holds the outcome.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
-
-    def __init__(
-        self,
-        settings: Mapping[str, Any] | None = None,
-        knobs: AnyKnobs | None = None,
-        tasks: Sequence[Task] | None = None,
-        horizon: int | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        self._deck = Deck(settings, knobs, tasks, horizon)
-        self._episode: Episode | None = None
-        self.render_mode = render_mode
+    def _define_spaces(self) -> None:
         self.action_space = spaces.MultiDiscrete([len(ACTIONS)] * self._deck.agents)
         self.observation_space = spaces.Box(0, 1, self._deck.shape(), np.int8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Planes, dict[str, Any]]:
         """A new board: the same for the same seed. ``options={"index": i}`` names one."""
         super().reset(seed=seed)
-        self._episode = self._deck.deal(self.np_random, options)
-        return self._episode.planes(self._deck.size), self._episode.info()
+        episode = self._deal(self.np_random, options)
+        return episode.planes(self._deck.size), episode.info()
 
     def step(self, action: NDArray[np.int64]) -> tuple[Planes, float, bool, bool, dict[str, Any]]:
         """All agents act at once."""
-        episode = self._current()
+        episode = self._episode
         episode.step([int(a) for a in action])
         seen = episode.planes(self._deck.size)
         return seen, episode.reward, episode.terminated, episode.truncated, episode.info()
-
-    def render(self) -> str | None:
-        """The board as text in mode ``ansi``: ``1`` agent, ``a`` its goal, ``#`` hole."""
-        return self._current().text() if self.render_mode == "ansi" else None
-
-    def _current(self) -> Episode:
-        if self._episode is None:
-            raise RuntimeError("call reset first")
-        return self._episode
 
 
 gymnasium.register(ID, entry_point=f"{__name__}:{MapfFrozenLakeEnv.__name__}")

@@ -24,7 +24,7 @@ LIMIT_BYTES = 2 * 1024**3
 """When the files exceed this, the oldest go."""
 FEWEST = 64
 """A request for fewer items is worked out: it is over before a file is open."""
-CODE = ("board", "candidates", "straight", "generator", "yields", "labeller", "settings")
+CODE = ("board", "candidates", "straight", "generator", "yields", "labeller", "settings", "tickets")
 
 log = logging.getLogger(__name__)
 

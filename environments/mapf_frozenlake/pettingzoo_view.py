@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
 
-from environments.base import AnyKnobs, Task
-from environments.mapf_frozenlake.stepping import ACTIONS, Deck, Episode, Planes
+from environments.mapf_frozenlake.stepping import ACTIONS, Episode, Planes, View
 
 PerAgent = dict[str, Any]
 
 
-class MapfFrozenLakeParallelEnv(ParallelEnv):
+class MapfFrozenLakeParallelEnv(View, ParallelEnv):
     """Agents ``agent_1``, ... act with UP, DOWN, LEFT, RIGHT, WAIT (0..4) and see the planes with their own first.
 
     Rewards and ends are those of the Gymnasium view and the same for every agent: they succeed or fail together.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"name": "mapf_frozenlake_v0", "render_modes": ["ansi"], "render_fps": 1}
+    metadata: ClassVar[dict[str, Any]] = {"name": "mapf_frozenlake_v0", **View.metadata}
 
-    def __init__(
-        self,
-        settings: Mapping[str, Any] | None = None,
-        knobs: AnyKnobs | None = None,
-        tasks: Sequence[Task] | None = None,
-        horizon: int | None = None,
-        render_mode: str | None = None,
-    ) -> None:
-        self._deck = Deck(settings, knobs, tasks, horizon)
-        self._episode: Episode | None = None
+    def _define_spaces(self) -> None:
         self._rng = np.random.default_rng()
-        self.render_mode = render_mode
         self.possible_agents = [f"agent_{i + 1}" for i in range(self._deck.agents)]
         self.agents: list[str] = []
         self.observation_spaces = {a: spaces.Box(0, 1, self._deck.shape(), np.int8) for a in self.possible_agents}
@@ -52,13 +41,13 @@ class MapfFrozenLakeParallelEnv(ParallelEnv):
         """A new board: the same for the same seed. ``options={"index": i}`` names one."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
-        self._episode = self._deck.deal(self._rng, options)
+        episode = self._deal(self._rng, options)
         self.agents = list(self.possible_agents)
-        return self._observations(self._episode), self._each(self._episode.info())
+        return self._observations(episode), self._each(episode.info())
 
     def step(self, actions: Mapping[str, int]) -> tuple[PerAgent, PerAgent, PerAgent, PerAgent, PerAgent]:
         """All agents act at once; when the episode is over no agent is left."""
-        episode = self._current()
+        episode = self._episode
         episode.step([int(actions[agent]) for agent in self.possible_agents])
         values = (episode.reward, episode.terminated, episode.truncated, episode.info())
         rewards, terminated, truncated, infos = (self._each(value) for value in values)
@@ -66,17 +55,8 @@ class MapfFrozenLakeParallelEnv(ParallelEnv):
             self.agents = []
         return self._observations(episode), rewards, terminated, truncated, infos
 
-    def render(self) -> str | None:
-        """The board as text in mode ``ansi``: ``1`` agent, ``a`` its goal, ``#`` hole."""
-        return self._current().text() if self.render_mode == "ansi" else None
-
     def _observations(self, episode: Episode) -> dict[str, Planes]:
         return {agent: episode.planes(self._deck.size, first=i) for i, agent in enumerate(self.possible_agents)}
 
     def _each(self, value: Any) -> PerAgent:
         return {agent: dict(value) if isinstance(value, dict) else value for agent in self.possible_agents}
-
-    def _current(self) -> Episode:
-        if self._episode is None:
-            raise RuntimeError("call reset first")
-        return self._episode

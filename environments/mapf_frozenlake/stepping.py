@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,3 +164,43 @@ class Deck:
                 f"task {task.id} has {len(board.starts)} agents on a board of {board.n}x{board.n}; this view is for "
                 f"{self.agents} agents and boards up to {self.size}x{self.size}: change `settings`"
             )
+
+
+class View:
+    """What both views have: a deck, the episode under way, and its picture as text.
+
+    Boards come from a generator with ``settings`` (of the environment) and ``knobs``, or are those of ``tasks``; an
+    episode is truncated after ``horizon`` steps. ``render_mode`` is ``ansi`` or None.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        knobs: AnyKnobs | None = None,
+        tasks: Sequence[Task] | None = None,
+        horizon: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self._deck = Deck(settings, knobs, tasks, horizon)
+        self._dealt: Episode | None = None
+        self.render_mode = render_mode
+        self._define_spaces()
+
+    def _define_spaces(self) -> None:
+        raise NotImplementedError
+
+    def render(self) -> str | None:
+        """The board as text in mode ``ansi``: ``1`` agent, ``a`` its goal, ``#`` hole."""
+        return self._episode.text() if self.render_mode == "ansi" else None
+
+    def _deal(self, rng: np.random.Generator, options: Mapping[str, Any] | None) -> Episode:
+        self._dealt = self._deck.deal(rng, options)
+        return self._dealt
+
+    @property
+    def _episode(self) -> Episode:
+        if self._dealt is None:
+            raise RuntimeError("call reset first")
+        return self._dealt

@@ -52,11 +52,11 @@ def test_tasks_are_the_same_in_every_process_and_under_every_hash_seed() -> None
 
 
 GOLDEN = [
-    '{"goals":[6,3],"holes":[0,7],"makespan":4,"n":3,"starts":[2,4],"sum_of_costs":8,'
-    '"wait_makespan":true,"wait_sum_of_costs":true}',
-    '{"goals":[4,6],"holes":[5,8,12],"makespan":6,"n":4,"starts":[1,0],"sum_of_costs":9,'
+    '{"goals":[21,18],"holes":[0,2,15,19,24],"makespan":6,"n":5,"starts":[3,22],"sum_of_costs":8,'
     '"wait_makespan":false,"wait_sum_of_costs":false}',
-    '{"goals":[19,23],"holes":[3,5,7,13,24],"makespan":3,"n":5,"starts":[17,20],"sum_of_costs":5,'
+    '{"goals":[22,17],"holes":[2,14,16,19,23],"makespan":5,"n":5,"starts":[1,11],"sum_of_costs":9,'
+    '"wait_makespan":true,"wait_sum_of_costs":false}',
+    '{"goals":[3,10],"holes":[5,13,14],"makespan":3,"n":4,"starts":[15,1],"sum_of_costs":6,'
     '"wait_makespan":false,"wait_sum_of_costs":false}',
 ]
 

@@ -16,7 +16,6 @@ from environments.base import Failure, FailureKind, Labeller
 from environments.mapf_frozenlake import MapfFrozenLake
 from environments.mapf_frozenlake.board import Board, canonical_digest, canonical_form, reserved_for, symmetries
 from environments.mapf_frozenlake.candidates import components, draw
-from environments.mapf_frozenlake.generator import draft_item
 from environments.mapf_frozenlake.labeller import InProcessLabeller, LabelFailure
 from environments.mapf_frozenlake.settings import MapfKnobs, MapfSettings, hole_count
 from environments.mapf_frozenlake.straight import wait_free
@@ -78,7 +77,7 @@ def test_boards_are_what_the_knobs_say(objective: str) -> None:
     env = environment(sizes=(3, 4, 5, 6), objective=objective)
     tasks = env.generate(rows, 0, 0, 1_000)
     shares = Counter(task.stratum for task in tasks)
-    assert shares["5x5"] == 0 and abs(shares["3x3"] - 100) < 40 and abs(shares["6x6"] - 600) < 60
+    assert shares["5x5"] == 0 and abs(shares["3x3"] - 100) <= 4 and abs(shares["6x6"] - 600) <= 16
     waits: Counter[str] = Counter()
     for task in tasks:
         data = task.data()
@@ -88,30 +87,14 @@ def test_boards_are_what_the_knobs_say(objective: str) -> None:
         assert 1 <= data["makespan"] <= data["sum_of_costs"] <= 2 * data["makespan"]
         waits[task.stratum] += data["wait_makespan" if objective == "makespan" else "wait_sum_of_costs"]
     assert waits["3x3"] == 0 and waits["4x4"] == shares["4x4"]
-    assert abs(waits["6x6"] / shares["6x6"] - 0.5) < 0.1
-
-
-def waits_asked_for(stratum: str, row: dict[str, int], count: int = 5_000) -> float:
-    table = MapfKnobs.model_validate({"strata": {stratum: row}})
-    return sum(draft_item(table, table.digest(), 0, "train", 0, index).wait for index in range(count)) / count
+    assert abs(waits["6x6"] - shares["6x6"] / 2) <= 12, "the items are twelve blocks and half of one, 48 of 80 on 6x6"
 
 
 @pytest.mark.parametrize("wait_ratio", [0, 30, 50, 80, 100])
-def test_the_wait_ratio_of_5000_items_is_the_one_asked_for(wait_ratio: int) -> None:
-    row = {"hole_ratio": 20, "wait_ratio": wait_ratio}
-    tasks = environment(sizes=(4,)).generate(knobs(_4x4=row), 0, 0, 5_000)
-    measured = sum(task.data()["wait_makespan"] for task in tasks) / 5_000
-    assert measured == waits_asked_for("4x4", row), "each board is of the kind that its item's hash asks for"
-    assert abs(measured - wait_ratio / 100) <= 0.02
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n", range(3, 11))
-def test_the_hashes_of_5000_items_ask_for_every_wait_ratio(n: int) -> None:
-    for hole_ratio in range(0, 51, 10):
-        for wait_ratio in range(0, 101, 10):
-            row = {"hole_ratio": hole_ratio, "wait_ratio": wait_ratio}
-            assert abs(waits_asked_for(f"{n}x{n}", row) - wait_ratio / 100) <= 0.02, row
+def test_the_wait_ratio_of_5000_boards_is_the_one_asked_for(wait_ratio: int) -> None:
+    tasks = environment(sizes=(4,)).generate(knobs(_4x4={"hole_ratio": 20, "wait_ratio": wait_ratio}), 0, 37, 5_000)
+    measured = sum(task.data()["wait_makespan"] for task in tasks)
+    assert abs(measured - 50 * wait_ratio) <= 40, "two cut blocks of 80"
 
 
 def test_hole_counts_round_halves_up() -> None:
