@@ -139,7 +139,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """What one optimizer update reports back: the weight version it made, metrics by name."""
+    """What the updates on one batch report back: the weight version they made, metrics by name."""
 
     version: int
     metrics: dict[str, float] = field(default_factory=dict)

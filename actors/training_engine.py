@@ -42,6 +42,8 @@ def load_model(path: str, config: LearnerConfig) -> Any:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
     return model
 
 

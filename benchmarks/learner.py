@@ -50,7 +50,8 @@ def measure(rank: int, ranks: int, port: int, model: str) -> dict[str, list[tupl
     from actors.learner import LearnerRank
     from actors.records import Batch
 
-    config = LearnerConfig(ranks=ranks, dtype="float32", lr=3e-4)
+    # The laptop recipe's budget; larger ones cost the padded loop more.
+    config = LearnerConfig(ranks=ranks, dtype="float32", lr=3e-4, micro_batch_tokens=4096)
     algorithm = AlgorithmConfig(aggregation="token")
     learner = LearnerRank(model, config, algorithm, 1.0)
     learner.setup(rank, "127.0.0.1", port)

@@ -78,20 +78,19 @@ def _learner_stages(rank: Any, shipment: Shipment, probes: Sequence[Row]) -> dic
     """gather: go through the weights; put: write them; expect: their log-probs of the probes."""
     import torch
 
-    from actors.sequences import collate
+    from actors.micro_batch import build
     from actors.weights.shipment import SHARED_MEMORY
 
     tensors = dict(rank.weights())
     copies = _warm(tensors)
-    ids, mask = collate(probes)
+    layout = build(list(probes), dict.fromkeys(map(id, probes), 0.0), rank._layout, rank.device).layout
 
     def put() -> None:
         rank._publisher.publish(tensors.items(), shipment.version, SHARED_MEMORY, [shipment.slot])
 
     def forward() -> None:
         with torch.no_grad():
-            hidden = rank.model.model(input_ids=ids, use_cache=False).last_hidden_state
-            rank.model.lm_head(hidden[mask]).float().log_softmax(-1)
+            rank.model.lm_head(layout.hidden(rank.model.model)).float().log_softmax(-1)
 
     put()  # the first time in this slot the pages are fresh
     return {

@@ -209,10 +209,7 @@ def test_learning_raises_the_log_probs_of_rewarded_tokens(one_rank, some_rows):
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_two_ranks_learn_like_a_plain_loop_under_every_zero_stage(learner, model_directory, batch, tied, stage):
-    """Parts of different length, so that one rank pads with an empty pass (a row of its own for each replay dialogue).
-
-    One rank of the same stage is held to the same loop above: the two loss curves are equal within the tolerance.
-    """
+    """Parts of different length, so that a rank pads with an empty pass."""
     directory = model_directory(tied=tied)
     settings = {**OPTIMIZER, "zero_stage": stage, "micro_batch_tokens": 12, "replay_weight": REPLAY_WEIGHT}
     group = learner(2)(directory, ALGORITHM, **settings)
@@ -223,6 +220,17 @@ def test_two_ranks_learn_like_a_plain_loop_under_every_zero_stage(learner, model
     for found, expected in zip(metrics, curve, strict=True):
         assert_metrics(found, expected)
     assert moved_alike(before, weights_of(group), parameters(model)) < 1e-4
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_two_ranks_have_the_loss_curve_of_one(learner, model_directory, batch, stage):
+    curves = []
+    for ranks in (1, 2):
+        settings = {**OPTIMIZER, "zero_stage": stage, "micro_batch_tokens": 12, "replay_weight": REPLAY_WEIGHT}
+        curves.append(train(learner(ranks)(model_directory(tied=True), ALGORITHM, **settings), batch, 6))
+    for one, two in zip(*curves, strict=True):
+        assert two == pytest.approx(one, rel=1e-4, abs=1e-6)
+    assert curves[0][-1]["loss/policy"] < curves[0][0]["loss/policy"]
 
 
 @pytest.mark.parametrize(("ranks", "stage"), [(1, 2), (2, 1), (2, 3)])

@@ -208,3 +208,21 @@ def test_models_with_other_attention_are_padded_and_refuse_to_be_packed(plain):
 def test_there_is_no_kernel_for_varying_lengths_on_cpu_or_in_float32():
     assert not has_varlen_kernel(LearnerConfig(gpus=0, dtype="bfloat16"))
     assert not has_varlen_kernel(LearnerConfig(gpus=1, dtype="float32"))
+
+
+def test_a_model_with_dropout_is_trained_without(grouped, tmp_path):
+    """With it, learner and engine would disagree on every log-prob."""
+    import copy
+
+    import torch
+
+    from actors.training_engine import load_model
+
+    model = copy.deepcopy(grouped[0])
+    model.config.attention_dropout = 0.5
+    model.save_pretrained(tmp_path)
+    loaded = load_model(str(tmp_path), LearnerConfig(dtype="float32")).train()
+    layout = pad([Row((1, 2, 3), (4, 5, 6))])
+    with torch.no_grad():
+        expected = policy_module(grouped[0].eval())(layout, 1.0)[0]
+        assert torch.equal(policy_module(loaded)(layout, 1.0)[0], expected)
