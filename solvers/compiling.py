@@ -33,7 +33,16 @@ def kernel(function: Function) -> Function:
     numba would compile a function again for every constant and for every width of integer among its arguments, which
     made 250 functions out of 90.
     """
-    dispatcher = numba.njit(nogil=True)(function)
+    return _compile_once(function)
+
+
+def inlined_kernel(function: Function) -> Function:
+    """A kernel that becomes part of each of its callers: in the innermost loops a call costs more than its work."""
+    return _compile_once(function, forceinline=True)
+
+
+def _compile_once(function: Function, **options: bool) -> Function:
+    dispatcher = numba.njit(nogil=True, **options)(function)
     plain = dispatcher.get_call_template
 
     def get_call_template(args: Any, kws: Any) -> Any:

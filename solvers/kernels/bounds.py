@@ -9,7 +9,7 @@ from itertools import combinations, permutations
 
 import numpy as np
 
-from solvers.compiling import as_int, kernel
+from solvers.compiling import as_int, inlined_kernel, kernel
 from solvers.kernels.pairs import pair_row
 from solvers.kernels.workspace import AGENTS, INF, PAIRS, SIZE, TRIPLES, Array, Workspace
 
@@ -129,7 +129,7 @@ def pair_excess(ws: Workspace, i: int, j: int, v: int, u: int, i_done: int, j_do
     return value
 
 
-@kernel
+@inlined_kernel
 def triple_excess(ws: Workspace, team: Array, cells: Array, done: Array, p: int, q: int, r: int) -> int:
     """Least excess of the agents at positions p < q < r of the team on these cells."""
     i, j, k = team[p], team[q], team[r]

@@ -14,6 +14,7 @@ from solvers.kernels.replan import AGENT, CELL, KIND, LATER, MOVE, NEXT_CELL, PA
 from solvers.kernels.workspace import CANCEL, MOMENTS, SPLITS, Array, Workspace
 
 CLOSED = 1 << 62
+LAST_NODE = (1 << 16) - 1
 NONE = 1 << 62
 EXHAUSTED, FOUND, CAPPED = 0, 1, 2
 
@@ -53,14 +54,14 @@ def resolve_conflicts(
     """
     cap = min(cap, SPLITS)
     while True:
-        node = 0
-        for other in range(1, count):
-            if ws.rank[other] < ws.rank[node]:
-                node = other
-        if ws.rank[node] == CLOSED:
+        first = CLOSED
+        for node in range(count):
+            first = min(first, ws.rank[node])
+        if first == CLOSED:
             return EXHAUSTED, most + 1, -1, count
-        bound = ws.rank[node] >> 32
-        if (ws.rank[node] >> 16) & 0xFFFF == 0:
+        node = LAST_NODE - (first & LAST_NODE)
+        bound = first >> 32
+        if (first >> 16) & 0xFFFF == 0:
             return FOUND, bound, node, count
         if count + 2 > cap or ws.counter[CANCEL]:
             return CAPPED, bound, -1, count
@@ -169,7 +170,7 @@ def _appraise(ws: Workspace, node: int, team: Array, agents: int, changed: int, 
         cover = _vertex_cover(edges, agents)
     # Without waits every detour is even.
     bound = max(least, total + (cover if waits else 2 * cover))
-    ws.rank[node] = (bound << 32) | (min(conflicts, 65535) << 16) | (65535 - node)
+    ws.rank[node] = (bound << 32) | (min(conflicts, 65535) << 16) | (LAST_NODE - node)
 
 
 @kernel

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from solvers.compiling import kernel
 from solvers.kernels import conflicts
 from solvers.kernels.bounds import cover, pair_excess
@@ -29,15 +31,16 @@ from solvers.kernels.workspace import AGENTS, COSTS, Workspace
 NONE = -2
 """Proven that there is no such plan; UNKNOWN: the budget ran out."""
 
-FIRST_SPLITS, SPLIT_CAP = 120, 200
-"""Nodes of conflict-based search without and with a bound from the pair tables; what it does not solve by then it
-rarely solves with twenty times as many."""
+FIRST_SPLITS, MORE_SPLITS = 120, np.array([0, 200, 200, 200, 200, 1_000])
+"""Nodes of conflict-based search without and, by number of agents, with a bound from the pair tables: from then on the
+joint search is quicker, where it has fewer than five agents much sooner."""
 PART_TRY = 300
 """Expansions for each three of the agents that might bound the cost, ten times as many for each four."""
 BEFORE_TRIPLES = 150
 """Expansions of the cost search before it asks for the tables of three agents."""
 TRIPLE_STEP = 4
-"""The tables of three reach this far above the bound at hand; where that is too near, they are filled again."""
+"""The tables of three reach this far above the bound at hand; where that is too near, they are filled again, twice as
+far."""
 
 
 @kernel
@@ -77,8 +80,8 @@ def _settle_cost(
     if quick:
         count = open_root(ws, team, members, waits, shortest + least)
         status, bound = conflicts.CAPPED, shortest + least
-        for cap in (FIRST_SPLITS, SPLIT_CAP):
-            if cap == SPLIT_CAP:
+        for cap in (FIRST_SPLITS, MORE_SPLITS[members]):
+            if cap != FIRST_SPLITS:
                 fill_excess(ws, group)
                 least = max(least, _start_bound(ws, group))
                 if least > most:
@@ -140,9 +143,10 @@ def _settle_jointly(ws: Workspace, group: int, waits: bool, least: int, most: in
         status, excess, least = _search_all(ws, group, waits, False, least, most, min(budget, BEFORE_TRIPLES))
         if status != CAPPED:
             return excess
-    limit = least
+    limit, step = least, TRIPLE_STEP
     while True:
-        limit = min(most, limit + TRIPLE_STEP)
+        limit = min(most, limit + step)
+        step *= 2
         if record[HAS_TRIPLES] < limit + 1:
             fill_triples(ws, group, limit)
         if members == AGENTS:

@@ -9,7 +9,9 @@ deadline for all they have that makespan.
 
 from __future__ import annotations
 
-from solvers.compiling import kernel
+import numpy as np
+
+from solvers.compiling import as_int, inlined_kernel, kernel, trailing_zeros
 from solvers.kernels.bounds import triple_row
 from solvers.kernels.pairs import pair_row
 from solvers.kernels.store import add_entry, cells_of, clear_store, find_slot
@@ -18,7 +20,7 @@ from solvers.kernels.workspace import CANCEL, CELL_BITS, DONE_SHIFT, ENTRIES, FU
 REFUTED, FOUND, CAPPED = 0, 1, 2
 NO_TABLES, PAIRS_ONLY, UP_TO_TRIPLES = 0, 1, 2
 TIME_SHIFT = 40
-STAY, PASS, OPTIONS = 4, 9, 10
+STAY, PASS = 4, 9
 """Moves in the order they are tried: four towards the goal, stay, four away, one onto the goal without stopping."""
 
 
@@ -31,7 +33,7 @@ def decide(ws: Workspace, team: Array, agents: int, waits: bool, tables: int, li
     deadline is one for all. `limit` bounds the configurations.
     """
     clear_store(ws)
-    trail, option, settled = ws.trail, ws.option, ws.settled
+    trail, settled = ws.trail, ws.settled
     size = ws.frame[SIZE]
     away = False
     for q in range(agents):
@@ -45,7 +47,7 @@ def decide(ws: Workspace, team: Array, agents: int, waits: bool, tables: int, li
     if not away:
         return FOUND, 0, 0
     count, t, q = 0, 0, 0
-    option[0, 0] = -1
+    _list_moves(ws, team, waits, 0, 0)
     while True:
         if not _next_move(ws, team, waits, tables, size, t, q):
             q -= 1
@@ -56,7 +58,7 @@ def decide(ws: Workspace, team: Array, agents: int, waits: bool, tables: int, li
             continue
         q += 1
         if q < agents:
-            option[t, q] = -1
+            _list_moves(ws, team, waits, t, q)
             continue
         q = agents - 1
         if _arrived(ws, team, agents, waits, t + 1):
@@ -66,7 +68,7 @@ def decide(ws: Workspace, team: Array, agents: int, waits: bool, tables: int, li
         if _enter(ws, agents, waits, t + 1):
             count += 1
             t, q = t + 1, 0
-            option[t, 0] = -1
+            _list_moves(ws, team, waits, t, 0)
 
 
 @kernel
@@ -93,13 +95,13 @@ def sweep(ws: Workspace, team: Array, agents: int, tables: int, limit: int) -> t
         if not away:
             return FOUND, entry, entry
         q = 0
-        ws.option[t, 0] = -1
+        _list_moves(ws, team, True, t, 0)
         while q >= 0:
             if not _next_move(ws, team, True, tables, size, t, q):
                 q -= 1
             elif q + 1 < agents:
                 q += 1
-                ws.option[t, q] = -1
+                _list_moves(ws, team, True, t, q)
             else:
                 key = 0
                 for p in range(agents):
@@ -111,51 +113,59 @@ def sweep(ws: Workspace, team: Array, agents: int, tables: int, limit: int) -> t
     return REFUTED, -1, entry
 
 
-@kernel
-def _next_move(ws: Workspace, team: Array, waits: bool, tables: int, size: int, t: int, q: int) -> bool:
-    """Give the agent at position q its next move of step t that meets its deadline and hits nobody that moved."""
+@inlined_kernel
+def _list_moves(ws: Workspace, team: Array, waits: bool, t: int, q: int) -> None:
+    """Note in ws.option the moves of step t that let the agent at position q meet its deadline, as a bit set."""
     i = team[q]
     v = ws.trail[t, q]
     left = max(0, ws.deadline[q] - t - 1)
-    distance = ws.dist[i, v]
-    choice = ws.option[t, q] + 1
+    distance = as_int(ws.dist[i, v])
     if not waits and ws.settled[t, q]:
-        choice = STAY if choice <= STAY else OPTIONS
-    while choice < OPTIONS:
-        u, stops = -1, 0
-        if choice < STAY:
-            u = ws.neighbours[v, choice]
-            if u >= 0 and ws.dist[i, u] >= distance:
-                u = -1
-            stops = 1 if distance == 1 else 0
-        elif choice == STAY:
-            if waits:
-                u = v if distance <= left else -1
-            elif ws.settled[t, q]:
-                u, stops, choice = v, 1, OPTIONS - 1
-            elif t == 0 and distance == 0:
-                u, stops = v, 1
-            if u < 0 and left <= distance:
-                choice = PASS - 1
-        elif choice < PASS:
-            if left <= distance:
-                choice = PASS - 1
-            else:
-                u = ws.neighbours[v, choice - STAY - 1]
-                if u >= 0 and ws.dist[i, u] <= distance:
-                    u = -1
-        elif not waits and distance == 1 and left >= 2:
-            u = ws.goal[i]
-        choice += 1
-        if u >= 0 and not _hits(ws, team, tables, size, t, q, v, u, left):
-            ws.option[t, q] = choice - 1
+        ws.option[t, q] = 1 << STAY
+        return
+    near, nearer = 0, 0
+    for action in range(4):
+        u = as_int(ws.neighbours[v, action])
+        inside = int(u >= 0)
+        near |= inside << action
+        nearer |= (inside & int(as_int(ws.dist[i, max(u, 0)]) < distance)) << action
+    moves = nearer
+    # Without waits, only an agent that starts on its goal may stay, and then for good.
+    if (waits and distance <= left) or (t == 0 and distance == 0):
+        moves |= 1 << STAY
+    if left > distance:
+        moves |= (near & ~nearer) << (STAY + 1)
+    if not waits and distance == 1 and left >= 2:
+        moves |= 1 << PASS
+    ws.option[t, q] = moves
+
+
+@inlined_kernel
+def _next_move(ws: Workspace, team: Array, waits: bool, tables: int, size: int, t: int, q: int) -> bool:
+    """Give the agent at position q the next of its moves of step t that hits nobody who moved before."""
+    i = team[q]
+    v = as_int(ws.trail[t, q])
+    left = max(0, ws.deadline[q] - t - 1)
+    moves = as_int(ws.option[t, q])
+    while moves != 0:
+        move = trailing_zeros(np.uint64(moves))
+        moves &= moves - 1
+        if move == STAY:
+            u = v
+        elif move == PASS:
+            u = as_int(ws.goal[i])
+        else:
+            u = as_int(ws.neighbours[v, move if move < STAY else move - STAY - 1])
+        if not _hits(ws, team, tables, size, t, q, v, u, left):
+            ws.option[t, q] = moves
             ws.trail[t + 1, q] = u
-            ws.settled[t + 1, q] = stops
+            # Onto the goal by a move towards it is to stop there; PASS is not to.
+            ws.settled[t + 1, q] = (move < STAY and u == ws.goal[i]) or (move == STAY and not waits)
             return True
     return False
 
 
-@kernel
+@inlined_kernel
 def _hits(ws: Workspace, team: Array, tables: int, size: int, t: int, q: int, v: int, u: int, left: int) -> bool:
     """Does a move collide with the agents that moved before, or leave a pair too little time?"""
     for r in range(q):
@@ -174,7 +184,7 @@ def _hits(ws: Workspace, team: Array, tables: int, size: int, t: int, q: int, v:
     return False
 
 
-@kernel
+@inlined_kernel
 def _arrived(ws: Workspace, team: Array, agents: int, waits: bool, t: int) -> bool:
     away = False
     for q in range(agents):
@@ -182,7 +192,7 @@ def _arrived(ws: Workspace, team: Array, agents: int, waits: bool, t: int) -> bo
     return not away
 
 
-@kernel
+@inlined_kernel
 def _enter(ws: Workspace, agents: int, waits: bool, t: int) -> bool:
     """Is the configuration of step t new, or with waits (which let it start over) earlier than before?"""
     key = 0

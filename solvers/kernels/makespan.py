@@ -27,16 +27,20 @@ from solvers.kernels.store import read_path
 from solvers.kernels.tables import fill_steps, fill_triple_tables
 from solvers.kernels.workspace import AGENTS, HORIZON, INF, SIZE, Array, Workspace
 
+NONE = -1
+"""Instead of a number of configurations: leave out that search."""
 STRAIGHT_TRY = 500
 """Configurations of the search for a straight plan."""
 FIRST_TRY = 60
 """Configurations for the makespan search without tables: most instances end there, the rest lose little."""
 DIVE = 400
 """Configurations of the depth-first search for each makespan before the breadth-first one takes over."""
+DEEPER = 5
+"""So many times more with the tables of three, which leave few wrong turns."""
 BEFORE_ALL = 5_000
-"""Configurations for each part of the agents that might refute a makespan."""
-BEFORE_TABLES = 4_000
-"""Configurations of all agents before the tables of three are asked for."""
+"""Configurations for each part of the agents that might prove that there is no plan, or none without waits."""
+BEFORE_TABLES = 200
+"""Configurations of all agents, and of each part, before the tables of three are asked for."""
 PROOF_ROUND = 8
 """Makespans refuted before a proof is tried that some of the agents have no plan at all."""
 EXHAUST_SHARE = 20
@@ -92,7 +96,8 @@ def fastest(ws: Workspace, group: int, quick: bool, budget: int) -> int:
             return 1 if status == FOUND else UNKNOWN
         makespan += 1
         rounds += 1
-        if rounds == PROOF_ROUND and _part_is_stuck(ws, group, min(budget, BEFORE_ALL)):
+        tries = min(budget, BEFORE_ALL)
+        if rounds == PROOF_ROUND and _part_fails(ws, group, 3, HORIZON - 1, True, NO_TABLES, NONE, tries):
             return 0
         if makespan >= HORIZON or EXHAUST_SHARE * (record[EXPANSIONS] - before) > space or not quick:
             # So few configurations are left that all can be seen: the shortest plan, or the proof that there is none.
@@ -101,123 +106,115 @@ def fastest(ws: Workspace, group: int, quick: bool, budget: int) -> int:
 
 
 @kernel
-def _part_is_stuck(ws: Workspace, group: int, budget: int) -> bool:
-    """Is it proven of some of the agents, fewer than all, that they have no plan of any length?"""
-    record, subset = ws.record[group], ws.team[AGENTS]
-    for count in range(3, record[MEMBERS]):
-        for chosen in range(1 << record[MEMBERS]):
-            if choose(ws, group, chosen) == count:
-                for q in range(count):
-                    ws.deadline[q] = HORIZON - 1
-                status, _, expansions = sweep(ws, subset, count, NO_TABLES, budget)
-                record[EXPANSIONS] += expansions
-                if status == REFUTED:
-                    return True
-    return False
-
-
-@kernel
 def _try_makespan(ws: Workspace, group: int, makespan: int, dive: int, budget: int) -> int:
     """Decide one makespan with the pair tables and keep what follows from it.
 
     Three or four agents that cannot do it alone are the cheaper refutation, and mostly there are some.
     """
-    record = ws.record[group]
-    members = record[MEMBERS]
     status = _dive(ws, group, makespan, PAIRS_ONLY, dive)
     if status != CAPPED:
         return status
-    status = _try_parts(ws, group, makespan, PAIRS_ONLY, dive, min(budget, BEFORE_ALL))
-    if status == REFUTED:
-        return status
-    if members > 3:
+    if _part_fails(ws, group, 3, makespan, True, PAIRS_ONLY, dive, min(budget, BEFORE_TABLES)):
+        return REFUTED
+    if ws.record[group, MEMBERS] > 3:
         status = _sweep_all(ws, group, makespan, PAIRS_ONLY, min(budget, BEFORE_TABLES))
         if status != CAPPED:
             return status
         if fill_triple_tables(ws, group, makespan):
             return REFUTED
-        if _try_parts(ws, group, makespan, UP_TO_TRIPLES, dive, budget) == REFUTED:
+        status = _dive(ws, group, makespan, UP_TO_TRIPLES, DEEPER * dive)
+        if status != CAPPED:
+            return status
+        # The tables of three speak for three.
+        if _part_fails(ws, group, 4, makespan, True, UP_TO_TRIPLES, dive, budget):
             return REFUTED
         return _sweep_all(ws, group, makespan, UP_TO_TRIPLES, budget)
     return _sweep_all(ws, group, makespan, PAIRS_ONLY, budget)
 
 
 @kernel
-def _try_parts(ws: Workspace, group: int, makespan: int, tables: int, dive: int, budget: int) -> int:
-    """REFUTED when some of the agents, fewer than all, cannot do it alone; tables of three speak for three."""
-    record, subset = ws.record[group], ws.team[AGENTS]
-    members = record[MEMBERS]
-    for count in range(3 if tables == PAIRS_ONLY else 4, members):
-        for chosen in range(1 << members):
+def _part_fails(
+    ws: Workspace, group: int, fewest: int, makespan: int, waits: bool, tables: int, dive: int, budget: int
+) -> bool:
+    """Is it proven of some of the agents, at least `fewest` and not all, that they cannot do it even without the
+    others? Each part may look at `dive` configurations depth-first, then at `budget` breadth-first, or NONE."""
+    for count in range(fewest, ws.record[group, MEMBERS]):
+        for chosen in range(1 << ws.record[group, MEMBERS]):
             if choose(ws, group, chosen) != count:
                 continue
-            for q in range(count):
-                ws.deadline[q] = makespan
-            status, _, expansions = decide(ws, subset, count, True, tables, dive)
-            record[EXPANSIONS] += expansions
-            if status == CAPPED:
-                status, _, expansions = sweep(ws, subset, count, tables, budget)
-                record[EXPANSIONS] += expansions
+            status = CAPPED
+            if dive != NONE:
+                status, _ = _decide(ws, group, ws.team[AGENTS], count, makespan, waits, tables, dive)
+            if status == CAPPED and budget != NONE:
+                status, _ = _sweep(ws, group, ws.team[AGENTS], count, makespan, tables, budget)
             if status == REFUTED:
-                return status
-    return CAPPED
+                return True
+    return False
 
 
 @kernel
 def _dive(ws: Workspace, group: int, makespan: int, tables: int, dive: int) -> int:
     """Look for a plan of this makespan depth-first and keep it."""
-    record = ws.record[group]
-    for q in range(record[MEMBERS]):
-        ws.deadline[q] = makespan
-    status, steps, expansions = decide(ws, ws.team[group], record[MEMBERS], True, tables, dive)
-    record[EXPANSIONS] += expansions
+    status, steps = _decide(ws, group, ws.team[group], ws.record[group, MEMBERS], makespan, True, tables, dive)
     if status == FOUND:
         keep_trail(ws, group, BY_STEPS, steps)
-        record[STEPS_VALUE] = makespan
-        record[PLANS_FREE] = not plan_waits(ws, group, BY_STEPS)
+        _keep_makespan(ws, group, steps)
     return status
 
 
 @kernel
 def _sweep_all(ws: Workspace, group: int, makespan: int, tables: int, budget: int) -> int:
     """Look for the shortest plan of at most this makespan breadth-first and keep it."""
-    record, team = ws.record[group], ws.team[group]
-    for q in range(record[MEMBERS]):
-        ws.deadline[q] = makespan
-    status, entry, expansions = sweep(ws, team, record[MEMBERS], tables, budget)
-    record[EXPANSIONS] += expansions
+    team, members = ws.team[group], ws.record[group, MEMBERS]
+    status, entry = _sweep(ws, group, team, members, makespan, tables, budget)
     if status == FOUND:
-        steps = read_path(ws, entry, team, record[MEMBERS], ws.path[BY_STEPS])
+        steps = read_path(ws, entry, team, members, ws.path[BY_STEPS])
         keep_arrivals(ws, group, BY_STEPS, steps)
-        record[STEPS_VALUE] = steps
-        record[PLANS_FREE] = not plan_waits(ws, group, BY_STEPS)
+        _keep_makespan(ws, group, steps)
     return status
+
+
+@kernel
+def _keep_makespan(ws: Workspace, group: int, steps: int) -> None:
+    """Note the makespan of the kept plan, and whether it does without waits."""
+    ws.record[group, STEPS_VALUE] = steps
+    ws.record[group, PLANS_FREE] = not plan_waits(ws, group, BY_STEPS)
 
 
 @kernel
 def needs_wait_by(ws: Workspace, group: int, makespan: int, budget: int) -> int:
     """Is there no plan without a wait that ends by `makespan`? 1, 0 or UNKNOWN."""
     record, team = ws.record[group], ws.team[group]
-    members = record[MEMBERS]
-    status = _decide_moving(ws, group, team, members, makespan, record[HAS_STEPS], FIRST_TRY)
+    status, _ = _decide(ws, group, team, record[MEMBERS], makespan, False, record[HAS_STEPS], FIRST_TRY)
     if status == CAPPED:
         fill_steps(ws, group)
         # Mostly some of the agents cannot do it even without the others, which is shown sooner.
-        for count in range(2, members):
-            for chosen in range(1 << members):
-                if choose(ws, group, chosen) == count:
-                    tries = min(budget, BEFORE_ALL)
-                    if _decide_moving(ws, group, ws.team[AGENTS], count, makespan, PAIRS_ONLY, tries) == REFUTED:
-                        return 1
-        status = _decide_moving(ws, group, team, members, makespan, PAIRS_ONLY, budget)
+        if _part_fails(ws, group, 2, makespan, False, PAIRS_ONLY, min(budget, BEFORE_ALL), NONE):
+            return 1
+        status, _ = _decide(ws, group, team, record[MEMBERS], makespan, False, PAIRS_ONLY, budget)
     return UNKNOWN if status == CAPPED else int(status != FOUND)
 
 
 @kernel
-def _decide_moving(ws: Workspace, group: int, team: Array, members: int, makespan: int, tables: int, limit: int) -> int:
-    """Decide a makespan without waits. Arrivals then have the parity of the distances: the grid is bipartite."""
+def _decide(
+    ws: Workspace, group: int, team: Array, members: int, makespan: int, waits: bool, tables: int, limit: int
+) -> tuple[int, int]:
+    """(status, steps) of a depth-first search for a plan of at most this makespan."""
     for q in range(members):
-        ws.deadline[q] = makespan - (makespan - distance(ws, team[q])) % 2
-    status, _, expansions = decide(ws, team, members, False, tables, limit)
+        # The grid is bipartite: without waits arrivals have the parity of the distances.
+        ws.deadline[q] = makespan if waits else makespan - (makespan - distance(ws, team[q])) % 2
+    status, steps, expansions = decide(ws, team, members, waits, tables, limit)
     ws.record[group, EXPANSIONS] += expansions
-    return status
+    return status, steps
+
+
+@kernel
+def _sweep(
+    ws: Workspace, group: int, team: Array, members: int, makespan: int, tables: int, limit: int
+) -> tuple[int, int]:
+    """(status, entry of the goal) of a breadth-first search for the shortest plan of at most this makespan."""
+    for q in range(members):
+        ws.deadline[q] = makespan
+    status, entry, expansions = sweep(ws, team, members, tables, limit)
+    ws.record[group, EXPANSIONS] += expansions
+    return status, entry

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.compiling import as_int, kernel, trailing_zeros
+from solvers.compiling import as_int, inlined_kernel, kernel, trailing_zeros
 from solvers.kernels.bits import bit_of, spread
 from solvers.kernels.workspace import INF, PAIRS, SIZE, Array, Word, Workspace
 
@@ -19,7 +19,7 @@ def pair_row(i: int, j: int) -> int:
     return j * (j - 1) // 2 + i
 
 
-@kernel
+@inlined_kernel
 def _expand_row(ws: Workspace, a: int, low: Word, high: Word, out: Array) -> None:
     """Add to `out` all predecessors of the states (a, b), b in the set `low`, `high`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.compiling import as_int, kernel
+from solvers.compiling import as_int, inlined_kernel, kernel
 from solvers.kernels.bits import bit_of, holds, spread
 from solvers.kernels.workspace import MOMENTS, Array, Word, Workspace
 
@@ -104,7 +104,7 @@ def _reach_goal(ws: Workspace, agent: int, least: int, most: int, moves: int, la
     return -1
 
 
-@kernel
+@inlined_kernel
 def _leave_one_by_one(ws: Workspace, v: int, time: int, moves: int) -> tuple[Word, Word]:
     """Where a cell with barred moves leads, arriving at this time."""
     low, high = np.uint64(0), np.uint64(0)
@@ -148,23 +148,38 @@ def _read_walk(
     v: int = as_int(ws.start[agent])
     ws.walk[node, agent, 0] = v
     for t in range(1, length + 1):
-        best, fewest = -1, 99
+        best, fewest = -1, -1
         for action in range(5 if waits else 4):
             u = v if action == 4 else as_int(ws.neighbours[v, action])
             if u < 0 or not holds(ws.reach[t, 0], ws.reach[t, 1], ws.spot[u]):
                 continue
             if action < 4 and not _move_allowed(ws, moves, v, u, t):
                 continue
-            touched = 0
-            for q in range(agents):
-                j = team[q]
-                if j == agent or ws.length[node, j] < 0:
-                    continue
-                if ws.walk[node, j, t] == u or (ws.walk[node, j, t] == v and ws.walk[node, j, t - 1] == u):
-                    touched += 1
+            if best < 0:
+                best = u
+                continue
+            # Most steps have one cell only, so the others are looked at once there is a second.
+            if fewest < 0:
+                fewest = _count_touched(ws, node, agent, team, agents, t, v, best)
+            if fewest == 0:
+                break
+            touched = _count_touched(ws, node, agent, team, agents, t, v, u)
             if touched < fewest:
                 best, fewest = u, touched
         v = best
         ws.walk[node, agent, t] = v
     for t in range(length + 1, MOMENTS):
         ws.walk[node, agent, t] = v
+
+
+@inlined_kernel
+def _count_touched(ws: Workspace, node: int, agent: int, team: Array, agents: int, t: int, v: int, u: int) -> int:
+    """How many walks of the others a move from v to u, arriving at the time t, would hit."""
+    touched = 0
+    for q in range(agents):
+        j = team[q]
+        if j == agent or ws.length[node, j] < 0:
+            continue
+        if ws.walk[node, j, t] == u or (ws.walk[node, j, t] == v and ws.walk[node, j, t - 1] == u):
+            touched += 1
+    return touched

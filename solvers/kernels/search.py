@@ -1,6 +1,6 @@
-"""Least sum of costs by A* over configurations, with partial expansion: at the current bound only the successors that
-keep within it are opened, and the configuration comes back when the bound has risen to its next ones (after Yoshizumi,
-Miura and Ishida 2000).
+"""Least sum of costs by A* over configurations, with partial expansion: only the successors that keep within a ceiling
+little above the current bound are opened, and the configuration comes back when the bound has risen to its next ones
+(after Yoshizumi, Miura and Ishida 2000).
 
 Costs are counted as excess above the sum of distances. An agent may stop at its goal for good (*done*): it blocks the
 cell at no cost.
@@ -8,7 +8,9 @@ cell at no cost.
 
 from __future__ import annotations
 
-from solvers.compiling import as_int, kernel
+import numpy as np
+
+from solvers.compiling import as_int, inlined_kernel, kernel, trailing_zeros
 from solvers.kernels.bounds import HOPELESS, OPPOSITE, OPPOSITE_TRIPLE, cover, pair_excess, triple_excess, triple_row
 from solvers.kernels.pairs import pair_row
 from solvers.kernels.store import add_entry, cells_of, clear_open, clear_store, find_slot, pop, push
@@ -18,8 +20,10 @@ from solvers.kernels.workspace import (
     CELL_BITS,
     COSTS,
     DONE_SHIFT,
+    ENTRIES,
     FULL,
     INF,
+    MOST_ENTRIES,
     PAIRS,
     SIZE,
     Array,
@@ -29,8 +33,12 @@ from solvers.kernels.workspace import (
 EXHAUSTED, FOUND, CAPPED = 0, 1, 2
 
 # rows of Workspace.locals
-OLD, NEW, WAS_DONE, DONE, SPENT, OPTION, BEFORE, VALUES = range(8)
+OLD, NEW, WAS_DONE, DONE, SPENT, OPTION, BEFORE, VALUES, KEY = range(9)
 DONE_MASK = (1 << 5) - 1
+FARTHER, FARTHEST = 3_000, 3
+"""Successors are opened up to a ceiling above the bound, by one and one more every so many expansions, at most so far:
+each ceiling brings all configurations back, which long searches pay for, and a low one opens few in vain. Once half of
+the room is taken, none is opened ahead of the bound."""
 
 
 @kernel
@@ -60,7 +68,9 @@ def search(
         if expansions >= budget or ws.counter[FULL] or ws.counter[CANCEL]:
             return CAPPED, bound, expansions, -1
         expansions += 1
-        later = _expand(ws, team, agents, waits, triples, bound, entry)
+        ahead = min(FARTHEST, 1 + expansions // FARTHER) if ws.counter[ENTRIES] < MOST_ENTRIES // 2 else 0
+        ceiling = min(most, bound + ahead)
+        later = _expand(ws, team, agents, waits, triples, bound, ceiling, entry)
         if later <= most:
             push(ws, later, entry, as_int(ws.cost[entry]))
         elif most == COSTS - 1 and later < HOPELESS:
@@ -118,50 +128,111 @@ def _bound(ws: Workspace, team: Array, agents: int, triples: bool, enough: int) 
 
 
 @kernel
-def _expand(ws: Workspace, team: Array, agents: int, waits: bool, triples: bool, bound: int, entry: int) -> int:
-    """Open all successors within the bound; the least bound of the others.
+def _expand(
+    ws: Workspace, team: Array, agents: int, waits: bool, triples: bool, bound: int, ceiling: int, entry: int
+) -> int:
+    """Open all successors within the ceiling; the least bound of the others.
 
-    The agents move one after another. A pair that moved and the excess of those outside it, where they stand, are
-    apart, so they add up; the same for a triple and the pair outside it.
+    The agents move one after another; each choice thins out the moves of those that come later. A pair that moved and
+    the excess of those outside it, where they stand, are apart, so they add up; the same for a triple and the pair
+    outside it.
     """
-    old, new, was, done = ws.locals[OLD], ws.locals[NEW], ws.locals[WAS_DONE], ws.locals[DONE]
-    spent, option, before, values = ws.locals[SPENT], ws.locals[OPTION], ws.locals[BEFORE], ws.locals[VALUES]
+    old, was, option, before = ws.locals[OLD], ws.locals[WAS_DONE], ws.locals[OPTION], ws.locals[BEFORE]
     key, cost = ws.key[entry], as_int(ws.cost[entry])
     for q in range(agents):
         old[q] = cells_of(key, q)
         was[q] = (key >> (DONE_SHIFT + q)) & 1
         _list_moves(ws, q, team[q], old[q], was[q], waits)
+        ws.untried[0, q] = (1 << ws.moves[q]) - 1
     _look_up(ws, team, agents, triples, old, was, before)
-    later = _pair_moves(ws, team, agents, triples, bound - cost) + cost
-    spent[0], option[0] = cost, -1
+    later = _pair_moves(ws, team, agents, triples, ceiling - cost) + cost
+    ws.locals[SPENT, 0], ws.locals[KEY, 0] = cost, 0
     q = 0
     while q >= 0:
-        option[q] += 1
-        choice = option[q]
-        if choice >= ws.moves[q]:
+        left = as_int(ws.untried[q, q])
+        if left == 0:
             q -= 1
             continue
-        total = spent[q] + ws.move_cost[q, choice]
-        apart = False
-        for r in range(q):
-            value = as_int(ws.move_pair[pair_row(r, q), option[r], choice])
-            values[pair_row(r, q)] = value
-            apart |= value >= HOPELESS
-        if apart:
-            continue
-        new[q], done[q] = ws.move_cell[q, choice], ws.move_done[q, choice]
-        if triples and q >= 2:
-            low = _triple_bound(ws, team, agents, q, cost, bound)
-            if low > bound:
-                later = min(later, low)
-                continue
-        spent[q + 1] = total
-        if q + 1 < agents:
-            q += 1
-            option[q] = -1
+        ws.untried[q, q] = left & (left - 1)
+        option[q] = trailing_zeros(np.uint64(left))
+        _move(ws, agents, triples, q)
+        if q + 1 == agents:
+            later = min(later, _open(ws, team, agents, triples, bound, ceiling, entry))
         else:
-            later = min(later, _open(ws, team, agents, triples, bound, total, entry))
+            some, low = _thin_out(ws, team, agents, triples, q, cost, ceiling)
+            later = min(later, low)
+            q += some
     return later
+
+
+@inlined_kernel
+def _move(ws: Workspace, agents: int, triples: bool, q: int) -> None:
+    """Take the chosen option of position q: its cell, cost, part of the key and the excess with those before it."""
+    option, values = ws.locals[OPTION], ws.locals[VALUES]
+    choice = option[q]
+    cell, stops = ws.move_cell[q, choice], ws.move_done[q, choice]
+    ws.locals[NEW, q], ws.locals[DONE, q] = cell, stops
+    ws.locals[SPENT, q + 1] = ws.locals[SPENT, q] + ws.move_cost[q, choice]
+    ws.locals[KEY, q + 1] = ws.locals[KEY, q] | cell << (CELL_BITS * q) | stops << (DONE_SHIFT + q)
+    for r in range(q):
+        values[pair_row(r, q)] = as_int(ws.move_pair[pair_row(r, q), option[r], choice])
+        if triples:
+            for p in range(r):
+                values[PAIRS + triple_row(p, r, q)] = as_int(ws.move_triple[triple_row(p, r, q), choice])
+
+
+@kernel
+def _thin_out(
+    ws: Workspace, team: Array, agents: int, triples: bool, q: int, cost: int, ceiling: int
+) -> tuple[int, int]:
+    """(1 if every later position still has a move that fits the choices so far, least bound of those that do not)."""
+    low = HOPELESS
+    for r in range(q + 1, agents):
+        left = as_int(ws.untried[q, r]) & as_int(ws.fits[pair_row(q, r), ws.locals[OPTION, q]])
+        if triples:
+            for p in range(q):
+                if left != 0:
+                    left, beyond = _fit_triple(ws, team, agents, p, q, r, left, cost, ceiling)
+                    low = min(low, beyond)
+        if left == 0:
+            return 0, low
+        ws.untried[q + 1, r] = left
+    return 1, low
+
+
+@inlined_kernel
+def _fit_triple(
+    ws: Workspace, team: Array, agents: int, p: int, q: int, r: int, moves: int, cost: int, ceiling: int
+) -> tuple[int, int]:
+    """(those of the moves of position r that keep within the ceiling with the choices of p < q < r, the least bound
+    of the others); their excess goes to ws.move_triple."""
+    new, done, option = ws.locals[NEW], ws.locals[DONE], ws.locals[OPTION]
+    row = triple_row(p, q, r)
+    spent = cost + ws.move_cost[p, option[p]] + ws.move_cost[q, option[q]]
+    if agents == AGENTS:
+        spent += ws.locals[BEFORE, OPPOSITE[row]]
+    size = ws.frame[SIZE]
+    base = (new[p] * size + new[q]) * size
+    table = triple_row(team[p], team[q], team[r])
+    some_done = done[p] | done[q]
+    low = HOPELESS
+    fit, rest = 0, moves
+    while rest != 0:
+        choice = trailing_zeros(np.uint64(rest))
+        rest &= rest - 1
+        if some_done | ws.move_done[r, choice]:
+            new[r], done[r] = ws.move_cell[r, choice], ws.move_done[r, choice]
+            value = triple_excess(ws, team, new, done, p, q, r)
+        else:
+            value = as_int(ws.triple_excess[table, base + ws.move_cell[r, choice]])
+            value = HOPELESS if value == INF else value
+        taken = spent + ws.move_cost[r, choice] + value
+        if taken > ceiling:
+            low = min(low, taken)
+        else:
+            fit |= 1 << choice
+            ws.move_triple[row, choice] = value
+    return fit, low
 
 
 @kernel
@@ -190,7 +261,7 @@ def _list_moves(ws: Workspace, q: int, i: int, v: int, was_done: int, waits: boo
 
 @kernel
 def _pair_moves(ws: Workspace, team: Array, agents: int, triples: bool, room: int) -> int:
-    """Fill ws.move_pair, HOPELESS where two moves collide or take more than `room`; the least taken beyond it."""
+    """Fill ws.move_pair and ws.fits, where two moves do not collide nor take more than `room`; the least beyond it."""
     old, before = ws.locals[OLD], ws.locals[BEFORE]
     later = HOPELESS
     for q in range(agents):
@@ -205,58 +276,32 @@ def _pair_moves(ws: Workspace, team: Array, agents: int, triples: bool, room: in
                 rest = max(rest, before[OPPOSITE_TRIPLE[row]])
             for a in range(ws.moves[r]):
                 u, u_done = ws.move_cell[r, a], ws.move_done[r, a]
+                fits = 0
                 for b in range(ws.moves[q]):
                     v = ws.move_cell[q, b]
-                    value = HOPELESS
                     if v != u and not (v == old[r] and u == old[q]):
                         value = pair_excess(ws, team[r], team[q], u, v, u_done, ws.move_done[q, b])
                         taken = ws.move_cost[r, a] + ws.move_cost[q, b] + value + rest
                         if taken > room:
                             later = min(later, taken)
-                            value = HOPELESS
-                    ws.move_pair[row, a, b] = value
+                        else:
+                            fits |= 1 << b
+                            ws.move_pair[row, a, b] = value
+                ws.fits[row, a] = fits
     return later
 
 
-@kernel
-def _triple_bound(ws: Workspace, team: Array, agents: int, q: int, cost: int, bound: int) -> int:
-    """Write the excess of the triples of position q with earlier ones; a lower bound, exact only up to `bound`."""
-    new, done, before, values = ws.locals[NEW], ws.locals[DONE], ws.locals[BEFORE], ws.locals[VALUES]
-    option = ws.locals[OPTION]
-    size = ws.frame[SIZE]
-    worst: int = 0
-    for r in range(1, q):
-        for p in range(r):
-            row = triple_row(p, r, q)
-            if done[p] | done[r] | done[q]:
-                value = triple_excess(ws, team, new, done, p, r, q)
-            else:
-                index = (new[p] * size + new[r]) * size + new[q]
-                value = as_int(ws.triple_excess[triple_row(team[p], team[r], team[q]), index])
-                value = HOPELESS if value == INF else value
-            values[PAIRS + row] = value
-            taken = value + ws.move_cost[p, option[p]] + ws.move_cost[r, option[r]] + ws.move_cost[q, option[q]]
-            if agents == AGENTS:
-                taken += before[OPPOSITE[row]]
-            worst = max(worst, cost + taken)
-            if worst > bound:
-                return worst
-    return worst
-
-
-@kernel
-def _open(ws: Workspace, team: Array, agents: int, triples: bool, bound: int, cost: int, entry: int) -> int:
-    """Open the configuration in rows NEW and DONE if it is new or now cheaper and within the bound; its own bound if
+@inlined_kernel
+def _open(ws: Workspace, team: Array, agents: int, triples: bool, bound: int, ceiling: int, entry: int) -> int:
+    """Open the configuration just put together if it is new or now cheaper and within the ceiling; its own bound if
     it is beyond."""
-    key = 0
-    for q in range(agents):
-        key |= (ws.locals[NEW, q] << (CELL_BITS * q)) | (ws.locals[DONE, q] << (DONE_SHIFT + q))
+    key, cost = ws.locals[KEY, agents], as_int(ws.locals[SPENT, agents])
     slot = find_slot(ws, key)
     found = ws.slots[slot]
     if found >= 0 and ws.cost[found] <= cost:
         return HOPELESS
-    low = cost + _bound(ws, team, agents, triples, bound - cost)
-    if low > bound:
+    low = cost + _bound(ws, team, agents, triples, ceiling - cost)
+    if low > ceiling:
         return low
     if found < 0:
         found = add_entry(ws, slot, key, cost, entry)
@@ -265,5 +310,5 @@ def _open(ws: Workspace, team: Array, agents: int, triples: bool, bound: int, co
     else:
         ws.cost[found] = cost
         ws.parent[found] = entry
-    push(ws, bound, found, cost)
+    push(ws, max(bound, low), found, cost)
     return HOPELESS

@@ -55,7 +55,6 @@ def add_entry(ws: Workspace, slot: int, key: int, cost: int, parent: int) -> int
     ws.key[entry] = key
     ws.cost[entry] = cost
     ws.parent[entry] = parent
-    ws.closed[entry] = 0
     if 2 * (entry + 1) > ws.counter[SLOT_MASK] and 4 * (ws.counter[SLOT_MASK] + 1) <= len(ws.slots):
         _grow(ws)
     return entry

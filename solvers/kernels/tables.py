@@ -67,9 +67,17 @@ def fill_excess(ws: Workspace, group: int) -> None:
         for r in range(members):
             if q != r:
                 measure(ws, ws.goal[i], ws.goal[team[r]], -1, ws.avoid[i, team[r], team[r]])
+    _fill_pairs_around(ws, group, -1)
+
+
+@kernel
+def _fill_pairs_around(ws: Workspace, group: int, barred: int) -> None:
+    """Cost tables of all pairs around the goal of the agent at this position; -1: around none."""
+    team, members = ws.team[group], ws.record[group, MEMBERS]
     for q in range(members):
         for r in range(q):
-            fill_pair_excess(ws, team[r], team[q], -1)
+            if barred != q and barred != r:
+                fill_pair_excess(ws, team[r], team[q], team[barred] if barred >= 0 else -1)
 
 
 @kernel
@@ -96,8 +104,5 @@ def _fill_around(ws: Workspace, group: int) -> None:
                 if q != r and q != p and r != p:
                     i, j, k = team[q], team[r], team[p]
                     measure(ws, ws.goal[i], ws.goal[j], ws.goal[k], ws.avoid[i, j, k])
-    for q in range(members):
-        for r in range(q):
-            for p in range(members):
-                if p != q and p != r:
-                    fill_pair_excess(ws, team[r], team[q], team[p])
+    for p in range(members):
+        _fill_pairs_around(ws, group, p)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.compiling import as_int, kernel
+from solvers.compiling import as_int, inlined_kernel, kernel
 from solvers.kernels.bits import bit_of, spread
 from solvers.kernels.board import measure
 from solvers.kernels.bounds import triple_row
@@ -149,7 +149,7 @@ def _collect_pair(ws: Workspace, one: int, two: int, home: int, total: int, thir
     return count
 
 
-@kernel
+@inlined_kernel
 def _expand_row(ws: Workspace, a: int, b: int, low: Word, high: Word, out: Array) -> None:
     """Add to `out` all predecessors of the states (a, b, c), c in the set: moves without collision, read backwards."""
     size = ws.frame[SIZE]

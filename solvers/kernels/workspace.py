@@ -26,7 +26,6 @@ INF = 255
 """In uint8 tables: unreachable. Finite entries saturate at 254, which keeps every lower bound valid."""
 CELL_BITS = 7
 DONE_SHIFT = AGENTS * CELL_BITS
-DEPTH_SHIFT = DONE_SHIFT + AGENTS
 MOST_ENTRIES = 1 << 23
 """Room for configurations; with MOST_NODES it bounds what a search of any budget can do (about 500 MB if touched)."""
 MOST_NODES = 1 << 24
@@ -79,7 +78,7 @@ class Workspace:
     layers: Array  # [4, CELLS, 2] frontiers of the pair tables
     deadline: Array  # [AGENTS] by position in the team: latest arrival
     trail: Array  # [HORIZON + 1, AGENTS] cells over time of a running decision
-    option: Array  # [HORIZON + 1, AGENTS] which move is being tried
+    option: Array  # [HORIZON + 1, AGENTS] which moves are still to be tried, as a bit set
     settled: Array  # [HORIZON + 1, AGENTS] has the agent stopped for good
     path: Array  # [2, AGENTS, HORIZON + 1] cells over time: plan by makespan, plan by sum of costs
     steps: Array  # [2, AGENTS] arrival of each agent in these
@@ -87,12 +86,14 @@ class Workspace:
     move_cell: Array  # [AGENTS, MOVES] where they lead
     move_done: Array  # [AGENTS, MOVES] does the agent stop there for good
     move_cost: Array  # [AGENTS, MOVES] excess they take
-    move_pair: Array  # [PAIRS, MOVES, MOVES] excess of a pair after a move of each, HOPELESS if they may not meet
+    move_pair: Array  # [PAIRS, MOVES, MOVES] excess of a pair after a move of each that fits
+    fits: Array  # [PAIRS, MOVES] which moves of the second one fit a move of the first, as a bit set
+    move_triple: Array  # [TRIPLES, MOVES] excess of three after the chosen moves of two and one that fits of the third
+    untried: Array  # [AGENTS, AGENTS] moves of the second position that fit the choices before the first, as a bit set
     bucket: Array  # [COSTS] first node of a bucket
     key: Array  # [MOST_ENTRIES] configurations: cells and done mask
     cost: Array  # [MOST_ENTRIES] excess so far, or time
     parent: Array  # [MOST_ENTRIES]
-    closed: Array  # [MOST_ENTRIES]
     slots: Array  # [2 * MOST_ENTRIES] hash table over key
     node_entry: Array  # [MOST_NODES] open nodes: the configuration they leave
     node_pack: Array  # [MOST_NODES] the moves already chosen
@@ -138,7 +139,7 @@ _FIELDS = [
     ("layers", np.uint64, (4, CELLS, 2)),
     ("deadline", np.int64, (AGENTS,)),
     ("trail", np.int8, (HORIZON + 1, AGENTS)),
-    ("option", np.int8, (HORIZON + 1, AGENTS)),
+    ("option", np.int16, (HORIZON + 1, AGENTS)),
     ("settled", np.int8, (HORIZON + 1, AGENTS)),
     ("path", np.int8, (2, AGENTS, HORIZON + 1)),
     ("steps", np.int64, (2, AGENTS)),
@@ -147,11 +148,13 @@ _FIELDS = [
     ("move_done", np.int64, (AGENTS, MOVES)),
     ("move_cost", np.int64, (AGENTS, MOVES)),
     ("move_pair", np.int32, (PAIRS, MOVES, MOVES)),
+    ("move_triple", np.int32, (TRIPLES, MOVES)),
+    ("fits", np.int64, (PAIRS, MOVES)),
+    ("untried", np.int64, (AGENTS, AGENTS)),
     ("bucket", np.int32, (COSTS,)),
     ("key", np.int64, (MOST_ENTRIES,)),
     ("cost", np.int32, (MOST_ENTRIES,)),
     ("parent", np.int32, (MOST_ENTRIES,)),
-    ("closed", np.uint8, (MOST_ENTRIES,)),
     ("slots", np.int32, (2 * MOST_ENTRIES,)),
     ("node_entry", np.int32, (MOST_NODES,)),
     ("node_pack", np.int64, (MOST_NODES,)),
