@@ -11,6 +11,8 @@ from typing import Any
 from actors.chat import opened_thought, prompt_ids
 from actors.config import RolloutConfig
 from actors.records import Arrival, Constraint, Delivery, Group, Request, Row, Sample, Sampling, Scored
+from actors.weights.segments import site
+from actors.weights.transfer import Rendezvous
 from environments.base import Failure, FailureKind, Message, Task
 
 Place = Callable[[str, int], dict[str, Any]]
@@ -101,6 +103,24 @@ class RolloutWorker:
             arrival = self._engine.load(self._name, delivery)
             self._busy_s += time.perf_counter() - started
         return arrival
+
+    # What pushed weights ask of an engine, see ``actors/weights/transfer.py``.
+
+    def site(self) -> str:
+        """Where this process can share memory."""
+        return site()
+
+    def connect(self, rendezvous: Rendezvous, rank: int) -> None:
+        """Meet the learner for pushed weights."""
+        self._engine.weights.connect(rendezvous, rank)
+
+    def require_awake(self) -> None:
+        """Raise ``EngineAsleep`` if weights cannot be sent now."""
+        self._engine.weights.require_awake()
+
+    def weight_step(self, name: str, request: dict[str, Any] | None = None) -> None:
+        """One step of a push that the learner leads."""
+        self._engine.weights.step(name, request)
 
     def _sample(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling) -> list[Any]:
         if not prompts:

@@ -8,7 +8,7 @@ steps of what is running, and completions go on with them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from actors.config import RolloutConfig
 from actors.records import Arrival, Constraint, Delivery, Group, Request, Row, Sampling, Scored
 from actors.rollout import Place, RolloutWorker, WorkerReport
 from actors.waiting import ActorFailure, await_all
+from actors.weights.transfer import Link
 from environments.base import FailureKind, Message, Task
 
 OVERTAKING = "weights"
@@ -66,6 +67,7 @@ class RolloutPool:
         self._config, self._place = config, place
         self._names = [f"rollout-{i}" for i in range(config.workers)]
         self._current: Delivery | None = None
+        self._link: Link | None = None
         self._sent: list[_Sent] = []
         self._settled = 0
         self._arrivals: list[Arrival] = []
@@ -145,6 +147,19 @@ class RolloutPool:
         answers = [(actor, self._load(actor, delivery)) for actor in self._actors]
         self._sent.append(_Sent(delivery, answers, deadline_s))
 
+    def join(self, connect: Callable[[Sequence[Any]], Link]) -> Link:
+        """Let engines and learner meet for pushed weights. From now on a lost engine ends the run."""
+        self._link = connect(self._actors)
+        return self._link
+
+    def receive(self, push: Callable[[Sequence[Any]], list[Arrival]]) -> None:
+        """Have weights pushed to every engine, after all that was submitted before, and wait for it."""
+        self._arrivals += push(self._actors)
+
+    def sites(self) -> list[str]:
+        """Where each engine can share memory."""
+        return [str(place) for place in self._await([a.site.remote() for a in self._actors], "the engines' places")]
+
     def settle(self) -> list[Arrival]:
         """Wait for every delivery, and say how those arrived that nobody was told of yet.
 
@@ -213,6 +228,12 @@ class RolloutPool:
         import ray
 
         ray.kill(self._actors[w])
+        if self._link is not None:
+            raise ActorFailure(
+                FailureKind.INFRASTRUCTURE,
+                f"{self._names[w]} was lost, and no other can take its place in a group that gets its weights by "
+                f"{self._link.backend}: envwright resume starts a new one; sync.transport = object_store survives it",
+            )
         self.replaced += 1
         self._actors[w] = self._spawn(self._names[w])
         self._await([self._actors[w].ready.remote()], f"a replacement of {self._names[w]}", starting=True)

@@ -10,7 +10,7 @@ import platform
 from typing import Any
 
 NAMES = {
-    "rollout": "rollout worker ÷ raw vLLM on the same prompts and sampling parameters",
+    "rollout": "rollout actor ÷ raw vLLM on the same prompts and parameters; cost of seeds and log-probs",
     "learner": "one and two learner ranks ÷ a bare PyTorch loop on the same batches",
     "mfu": "model FLOPs utilisation of the learner on one GPU",
     "async": "the laptop recipe ahead ÷ in turn: time, compute, quality (nine runs, about an hour)",

@@ -1,8 +1,8 @@
 """A whole GRPO step of Envwright beside one of TRL's ``GRPOTrainer``: same model, prompts, group size and tokens.
 
-Ours is the laptop recipe's step as it trains, on Ray: sample, judge, store, update, send the weights, check them. TRL
-samples with transformers (it has no engine for CPUs) and runs in an environment of its own, made once in the cache
-folder. Steps take turns on the same cores. The model's end token has no logit, so every completion has all its tokens.
+Ours is the laptop recipe as it trains, on Ray: sample, judge, store, update, send the weights, check them. TRL samples
+with transformers (it has no engine for CPUs) and runs in an environment of its own, made once in the cache folder.
+Blocks of steps take turns on the same cores. The model's end token has no logit, so no completion ends early.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -24,17 +24,24 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
+from benchmarks.trl_peer import remainder
 from cluster.machine import descendants
 from environments.base import Failure, Task, Verdict
 from environments.mapf_frozenlake import MapfFrozenLake
+from orchestrator.config import RunConfig, dump, load
 from orchestrator.progress import TrainProgress
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE, LOCK = ROOT / "recipes" / "laptop.yaml", ROOT / "requirements" / "trl.txt"
-WARM, MEASURED = 2, 7
-"""Steps of each side before and while times are kept."""
+BLOCKS = (2, 10, 10, 10)
+"""Steps that each side makes in turn, as stages of ours; the first are not counted. What a stage loses until its first
+batch is sampled is counted."""
 THREADS, MICRO_BATCH = 2, 256
 """TRL's compute threads, and its rows of one forward and backward pass (32 to 512 were equally fast)."""
+LIKE_RAY = ("nice", "-n", "15")
+"""Ray's workers run so: on a machine with other work both sides must wait alike."""
+ALONE = ("-P", str(ROOT / "benchmarks" / "trl_peer.py"))
+"""The script without its folder on the path, where a module called trl lies too."""
 DEADLINE_S = 600.0
 """Longest wait for TRL to start, or to make a step."""
 
@@ -47,24 +54,35 @@ class Graded(MapfFrozenLake):
         verdict = super().score(task, completion, truncated=truncated)
         if isinstance(verdict, Failure):
             return verdict
-        return dataclasses.replace(verdict, reward=sum(map(ord, completion)) % 101 / 100)
+        return dataclasses.replace(verdict, reward=remainder(completion))
 
 
 class Peer:
     """TRL in its own process; :meth:`step` lets it make one step."""
 
-    def __init__(self, python: Path, folder: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, python: Path, folder: Path, config: RunConfig, prompts: Sequence[Any]) -> None:
         self._log = folder / "trl.log"
         settings = folder / "trl.json"
-        settings.write_text(json.dumps({**config, "output": str(folder / "trl")}))
+        shared = {
+            "model": config.model.path,
+            "prompts": prompts,
+            "prompts_per_step": config.curriculum.prompts_per_step,
+            "group_size": config.curriculum.group_size,
+            "new_tokens": config.rollout.max_new_tokens,
+            "lr": config.learner.lr,
+            "clip_high": config.algorithm.clip_high,
+        }
+        settings.write_text(json.dumps({**shared, "micro_batch": MICRO_BATCH, "output": str(folder / "trl")}))
         self._pipe, theirs = Pipe()
         environment = os.environ | {"OMP_NUM_THREADS": str(THREADS), "HF_HUB_OFFLINE": "1", "PYTHONNOUSERSITE": "1"}
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                # -P: the script's folder has a module called trl too.
-                [str(python), "-P", str(ROOT / "benchmarks" / "trl_peer.py"), str(theirs.fileno()), str(settings)],
-                pass_fds=[theirs.fileno()], env=environment, stdout=log, stderr=log,
-            )  # fmt: skip
+                [*LIKE_RAY, str(python), *ALONE, str(theirs.fileno()), str(settings)],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
         theirs.close()
         self._receive()
 
@@ -83,10 +101,11 @@ class Peer:
         try:
             if self._pipe.poll(DEADLINE_S):
                 return self._pipe.recv()
+            why = f"gave no answer for {DEADLINE_S:g} s"
         except (EOFError, ConnectionError):
-            pass
+            why = f"ended with exit code {self._process.wait(DEADLINE_S)}"
         lines = "\n".join(self._log.read_text().splitlines()[-15:])
-        raise RuntimeError(f"TRL ended, or gave no answer for {DEADLINE_S:g} s:\n{lines}")
+        raise RuntimeError(f"TRL {why}; the end of its log:\n{lines}")
 
     def close(self) -> None:
         """End the process."""
@@ -96,40 +115,45 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A step of each side: seconds, and CPU seconds of all their processes, which other programs hardly touch."""
+    """A block of each side: seconds per step, and CPU seconds of all its processes, which other programs touch less."""
 
     ours_s: float
     theirs_s: float
     ours_cpu_s: float
     theirs_cpu_s: float
-    values: Mapping[str, float]
 
 
 class TakingTurns(TrainProgress):
-    """Hears of every step of ours, and lets TRL make its own before the next."""
+    """Hears of our steps; after the last of a stage TRL makes as many. Nothing of ours runs ahead of a stage's end."""
 
     def __init__(self, peer: Peer, **options: Any) -> None:
         super().__init__(**options)
         self._peer = peer
         self.run: Any = None
         self.turns: list[Turn] = []
+        self.values: list[Mapping[str, float]] = []
 
     def begin(self, stage: int, steps: int, done: int = 0) -> None:
         """The tasks are there; the first step begins."""
         super().begin(stage, steps, done)
+        self.values.clear()
         self._started, self._cpu = time.perf_counter(), self._cpu_s()
 
     def update(self, done: int, values: Mapping[str, float]) -> None:
-        """Our step ends when every engine holds the new weights."""
-        self.run.rollouts.settle()
-        ours, between = time.perf_counter() - self._started, self._cpu_s()
-        theirs, tokens = self._peer.step()
-        if tokens != (mine := values["rollout/tokens"] + values["rollout/prompt_tokens"]):
-            raise RuntimeError(f"step {done}: TRL saw {tokens} tokens, we {mine:g}: the times compare nothing")
-        cpu = self._cpu_s()
-        self.turns.append(Turn(ours, theirs, between[0] - self._cpu[0], cpu[1] - between[1], values))
+        """Our last step ends when every engine holds the new weights."""
         super().update(done, values)
-        self._started, self._cpu = time.perf_counter(), cpu
+        self.values.append(dict(values))
+        if done < self._steps:
+            return
+        self.run.rollouts.settle()
+        ours_s, between = time.perf_counter() - self._started, self._cpu_s()
+        seconds, tokens = zip(*(self._peer.step() for _ in range(done)), strict=True)
+        ended = self._cpu_s()
+        mine = sum(v["rollout/tokens"] + v["rollout/prompt_tokens"] for v in self.values)
+        if sum(tokens) != mine:
+            raise RuntimeError(f"TRL saw {sum(tokens)} tokens, we {mine:g}: the times compare nothing")
+        parts = (ours_s, sum(seconds), between[0] - self._cpu[0], ended[1] - between[1])
+        self.turns.append(Turn(*(part / done for part in parts)))
 
     def _cpu_s(self) -> tuple[float, float]:
         """CPU seconds so far of this process with its Ray actors, and of TRL."""
@@ -138,57 +162,46 @@ class TakingTurns(TrainProgress):
 
 
 def run() -> dict[str, float]:
-    """Medians over steps that take turns: ``speedup`` = TRL's seconds of a step ÷ ours, ``cpu_speedup`` the same of CPU
-    seconds."""
-    from orchestrator.config import dump, load
+    """Medians over blocks: ``speedup`` = TRL's seconds of a block of steps ÷ ours; ``cpu_speedup`` of CPU seconds."""
     from orchestrator.evidence import describe
     from orchestrator.run import make_environment, open_run
     from orchestrator.stage import train_stage
     from orchestrator.store import RunStore
 
-    python = peer_python()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        prompts = load(RECIPE).curriculum.prompts_per_step
+        recipe = load(RECIPE)
+        blocks = [steps * recipe.curriculum.prompts_per_step for steps in BLOCKS]
         overrides = [
             "environment.name=benchmarks.trl:Graded", f"model.path={folder / 'model'}", f"output={folder}",
-            f"curriculum.stages=[{{instances: {(WARM + MEASURED) * prompts}}}]", "curriculum.max_lag=0",
-            "engineer.replay_per_step=0", "cluster.dashboard=false",
+            f"curriculum.stages={[{'instances': count} for count in blocks]}", "engineer.replay_per_step=0",
+            "checkpoint.every_steps=1000", "cluster.dashboard=false",
         ]  # fmt: skip
-        write_endless_model(folder / "model", load(RECIPE))
+        write_endless_model(folder / "model", recipe)
         config = load(RECIPE, overrides)
         environment = make_environment(config)
-        tasks = environment.generate(environment.default_knobs(), config.seed, 0, config.curriculum.stages[0].instances)
-        peer = Peer(
-            python,
-            folder,
-            {
-                "model": config.model.path,
-                "prompts": [environment.prompt(task) for task in tasks],
-                "prompts_per_step": prompts,
-                "group_size": config.curriculum.group_size,
-                "new_tokens": config.rollout.max_new_tokens,
-                "micro_batch": MICRO_BATCH,
-                "lr": config.learner.lr,
-                "clip_high": config.algorithm.clip_high,
-            },
-        )
+        knobs = environment.default_knobs()
+        tasks = [t for k, n in enumerate(blocks) for t in environment.generate(knobs, config.seed, 0, n, stage=k)]
+        peer = Peer(peer_python(), folder, config, [environment.prompt(task) for task in tasks])
         stack.callback(peer.close)
         info = describe(environment)
         progress = TakingTurns(peer, solved=info.solved, best=info.words[0])
         store = RunStore.create(config.directory, dump(config))
         progress.run = stack.enter_context(open_run(config, store, progress))
         progress.run.sync()
-        progress.run.state.knobs = environment.default_knobs().model_dump(mode="json")
-        train_stage(progress.run)
-    return figures(progress, prompts * config.curriculum.group_size)
+        progress.run.state.knobs = knobs.model_dump(mode="json")
+        for stage in range(len(blocks)):
+            progress.run.state.stage, progress.run.state.step_in_stage = stage, 0
+            train_stage(progress.run)
+        return figures(progress, config)
 
 
-def figures(progress: TakingTurns, samples: int) -> dict[str, float]:
-    """What the measured steps say; ``samples`` is the number of completions of one."""
-    turns = progress.turns[WARM:]
+def figures(progress: TakingTurns, config: RunConfig) -> dict[str, float]:
+    """What the measured blocks say; the phases are the driver's, of the last block."""
+    turns = progress.turns[1:]
+    samples = config.curriculum.prompts_per_step * config.curriculum.group_size
     ours, theirs = statistics.median(turn.ours_s for turn in turns), statistics.median(turn.theirs_s for turn in turns)
-    phases = sorted({name for turn in turns for name in turn.values if name.startswith("time/")} - {"time/step"})
+    phases = sorted({name for values in progress.values for name in values if name.startswith("time/")} - {"time/step"})
     return {
         "speedup": statistics.median(turn.theirs_s / turn.ours_s for turn in turns),
         "cpu_speedup": statistics.median(turn.theirs_cpu_s / turn.ours_cpu_s for turn in turns),
@@ -196,8 +209,10 @@ def figures(progress: TakingTurns, samples: int) -> dict[str, float]:
         "trl_samples_per_s": samples / theirs,
         "step_s": ours,
         "trl_step_s": theirs,
+        "step_cpu_s": statistics.median(turn.ours_cpu_s for turn in turns),
+        "trl_step_cpu_s": statistics.median(turn.theirs_cpu_s for turn in turns),
         **{
-            f"{name.removeprefix('time/')}_s": statistics.median(t.values[name] for t in turns if name in t.values)
+            f"{name.removeprefix('time/')}_s": statistics.median(v[name] for v in progress.values if name in v)
             for name in phases
         },
     }
@@ -214,7 +229,7 @@ def cpu_seconds(processes: Iterable[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def write_endless_model(directory: Path, config: Any) -> None:
+def write_endless_model(directory: Path, config: RunConfig) -> None:
     """The recipe's model with random weights and an end token beyond its vocabulary, which it can never sample."""
     from orchestrator.evidence import describe, vocabulary
     from orchestrator.new_model import build_model, build_tokenizer, save
@@ -239,11 +254,11 @@ def peer_python() -> Path:
     python, stamp = folder / "bin" / "python", folder / "complete"
     if not stamp.exists():
         print(f"installing TRL to {folder} (a few minutes, once)", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        pip = [python, "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--no-deps"]
         # As in `make setup`: a PyTorch from wherever pip looks first, else the CPU build from its own index.
         if subprocess.run([*pip, torch], check=False).returncode:
             subprocess.run([*pip, "--index-url", "https://download.pytorch.org/whl/cpu", torch], check=True)
-        subprocess.run([*pip, "--require-hashes", "-r", LOCK], check=True)
+        subprocess.run([*pip, "--require-hashes", "-r", str(LOCK)], check=True)
         stamp.touch()
     return python

@@ -1,4 +1,4 @@
-"""TRL's side of the benchmark ``trl``: runs in TRL's own environment and imports nothing of this project.
+"""TRL's side of the benchmark ``trl``: runs in TRL's own environment and imports nothing else of this project.
 
     python trl_peer.py PIPE CONFIG
 
@@ -15,27 +15,28 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-from transformers import TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
 
+def one_step_at_a_time(pipe: Connection) -> Any:
+    """A callback that waits for a word before each step, and answers with its seconds and the tokens (prompts,
+    completions) it saw."""
+    from transformers import TrainerCallback
 
-class OneStepAtATime(TrainerCallback):  # type: ignore[misc]
-    """Waits for a word before each step; answers with its seconds and the tokens (prompts, completions) it saw."""
+    class OneStepAtATime(TrainerCallback):
+        def __init__(self) -> None:
+            self._started, self._tokens = 0.0, 0
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe, self._started, self._tokens = pipe, 0.0, 0
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            """The prompts are read; sampling has not begun."""
+            pipe.recv()
+            self._started = time.perf_counter()
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The prompts are read; sampling has not begun."""
-        self._pipe.recv()
-        self._started = time.perf_counter()
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            """The optimizer has stepped."""
+            seconds = time.perf_counter() - self._started
+            seen, self._tokens = state.num_input_tokens_seen - self._tokens, state.num_input_tokens_seen
+            pipe.send({"seconds": seconds, "tokens": seen})
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The optimizer has stepped."""
-        seconds = time.perf_counter() - self._started
-        seen, self._tokens = state.num_input_tokens_seen - self._tokens, state.num_input_tokens_seen
-        self._pipe.send({"seconds": seconds, "tokens": seen})
+    return OneStepAtATime()
 
 
 def remainder(text: str) -> float:
@@ -50,6 +51,9 @@ def reward(completions: list[list[dict[str, str]]], **_: Any) -> list[float]:
 
 def main(pipe: Connection, config: dict[str, Any]) -> None:
     """Train until the prompts are used up."""
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
     rows = config["prompts_per_step"] * config["group_size"]
     steps = len(config["prompts"]) // config["prompts_per_step"]
     arguments = GRPOConfig(
@@ -80,7 +84,7 @@ def main(pipe: Connection, config: dict[str, Any]) -> None:
         reward_funcs=reward,
         args=arguments,
         train_dataset=Dataset.from_list([{"prompt": chat} for chat in config["prompts"]]),
-        callbacks=[OneStepAtATime(pipe)],
+        callbacks=[one_step_at_a_time(pipe)],
     )
     pipe.send("ready")
     trainer.train()

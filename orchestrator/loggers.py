@@ -56,14 +56,14 @@ class Service(Protocol):
 def check_loggers(config: LoggingConfig) -> None:
     """Raise :class:`ConfigError` if a service that is asked for cannot be used here; nothing is started."""
     for name, wanted in (("wandb", config.wandb), ("mlflow", config.mlflow)):
-        if wanted is not None and importlib.util.find_spec(name) is None:
+        if wanted is not None and not _installed(name):
             raise ConfigError(
                 f"logging.{name} is set and the package {name} is not installed: "
                 f"pip install 'envwright[{name}]', or switch it off with logging.{name}=null"
             )
     if config.mlflow is not None:
         uri = config.mlflow.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or "a local database"
-        if not uri.startswith(("http", "databricks")) and importlib.util.find_spec("sqlalchemy") is None:
+        if not uri.startswith(("http", "databricks")) and not _installed("sqlalchemy"):
             raise ConfigError(
                 f"logging.mlflow.tracking_uri = {uri} is no server, and the client alone writes to servers only: "
                 "pip install mlflow, or give the address of a tracking server"
@@ -73,6 +73,12 @@ def check_loggers(config: LoggingConfig) -> None:
             "logging.wandb.mode = online and there is no API key: run `wandb login`, set WANDB_API_KEY, "
             "or use logging.wandb.mode=offline"
         )
+
+
+def _installed(package: str) -> bool:
+    # A folder of that name, such as wandb makes where it runs, is found too, but has no file that it came from.
+    found = importlib.util.find_spec(package)
+    return found is not None and found.origin is not None
 
 
 def _may_log_in() -> bool:

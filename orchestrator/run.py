@@ -14,6 +14,10 @@ from actors.ground_truth import SolverPool
 from actors.learner_group import LearnerGroup
 from actors.records import Constraint, Delivery, Row, Sampling
 from actors.rollout_pool import RolloutPool
+from actors.weight_sync import choose_route, push
+from actors.weight_sync import connect as connect_engines
+from actors.weights.shipment import Route
+from actors.weights.transfer import Link
 from cluster.placement import PlacementPlan, Role, plan, reserve
 from cluster.preflight import preflight
 from cluster.session import connect
@@ -72,6 +76,8 @@ class Run:
     state: State = field(default_factory=State)
     probes: Sequence[Row] = ()
     base: Delivery | None = None
+    route: Route = field(init=False)
+    link: Link | None = None
     tokenizer: Any = None
 
     @cached_property
@@ -90,12 +96,16 @@ class Run:
         It does not wait for them: the metrics are of the engines' answers that came in since the last call. An engine
         that does not hold what it was sent raises ``SyncError`` from the next rollout that is collected.
         """
-        self.rollouts.deliver(self.delivery(), self.config.sync.deadline_s)
+        delivery = self.delivery()
+        if self.link is None:
+            self.rollouts.deliver(delivery, self.config.sync.deadline_s)
+        else:
+            self.rollouts.receive(lambda engines: push(self.learner, engines, delivery, self.config.sync))
         return self.sync_metrics()
 
     def delivery(self) -> Delivery:
         """The learner's weights, with its log-probs of the probe tokens as proof."""
-        shipment = self.learner.publish()
+        shipment = self.link.shipment(self.learner.version) if self.link else self.learner.publish(self.route)
         expected = self.learner.score(self.probes, temperature=1.0)
         return Delivery(
             version=self.learner.version,
@@ -272,6 +282,7 @@ def _prepare(run: Run) -> None:
     config = run.config
     run.learner.start()
     run.rollouts.wait_ready()
+    open_route(run)
     tasks = spread(run.environment.validation(), 1)[:PROBES]
     run.probes = run.rollouts.probe(tasks, max(1, config.sync.check_tokens // len(tasks)))
     if config.engineer.kind == "base":
@@ -295,6 +306,31 @@ def _prepare(run: Run) -> None:
         temperature=engineer.temperature,
         max_tokens=engineer.max_new_tokens,
     )
+
+
+def open_route(run: Run) -> None:
+    """Settle how weights travel between the actors as they were placed, and let both ends meet where they have to."""
+    config = run.config
+    try:
+        run.route = choose_route(
+            config.sync,
+            learner_gpus=config.learner.gpus,
+            engine_gpus=config.rollout.gpus,
+            learner=run.learner.site(),
+            engines=run.rollouts.sites(),
+            adapters=config.learner.lora is not None,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    backend = run.route.transport
+    if backend == "nccl" or backend == "ipc":
+        if config.engineer.kind == "base":
+            raise ConfigError(
+                f"engineer.kind = base needs weights that can be loaded again, sync.transport = {backend} keeps none: "
+                "use shared_memory, object_store or disk"
+            )
+        run.link = run.rollouts.join(lambda engines: connect_engines(run.learner, engines, backend, config.sync))
+    run.progress.note(f"weights travel by {backend}")
 
 
 def spread(frozen: FrozenSet, per_stratum: int) -> list[Task]:

@@ -43,7 +43,7 @@ def compare(
     check = SyncCheck(float(gap.max()), float(gap.mean()), len(gap))
     if not check.mean <= tolerance:  # also catches NaN
         raise SyncError(
-            f"{worker} was given weight version {version} but its log-probs differ from the learner's by "
+            f"{worker} reports weight version {version} but its log-probs differ from the learner's by "
             f"{check.mean:.3g} nats on average over {check.tokens} probe tokens (sync.tolerance = {tolerance:g}): "
             "the engine is not using the weights it was sent"
         )

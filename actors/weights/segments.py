@@ -104,7 +104,7 @@ class Mappings:
 
     def __init__(self) -> None:
         self._publisher = ""
-        self._open: dict[str, np.ndarray[Any, Any]] = {}
+        self._open: dict[str, tuple[int, np.ndarray[Any, Any]]] = {}
 
     @contextmanager
     def read(self, place: Any, publisher: str, version: int, *, keep: bool) -> Iterator[Any]:
@@ -117,11 +117,7 @@ class Mappings:
         if publisher != self._publisher:
             self._open.clear()
             self._publisher = publisher
-        data = self._open.get(place) if keep else None
-        if data is None:
-            data = _map(place) if isinstance(place, str) else _fetch(place)
-            if keep:
-                self._open[place] = data
+        data = self._mapped(place, keep) if isinstance(place, str) else _fetch(place)
         _check(data, place, publisher, version)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
@@ -129,19 +125,25 @@ class Mappings:
         yield tensor
         _check(data, place, publisher, version)
 
-
-def _map(place: str) -> np.ndarray[Any, Any]:
-    try:
-        descriptor = os.open(place, os.O_RDONLY)
+    def _mapped(self, place: str, keep: bool) -> np.ndarray[Any, Any]:
         try:
-            return np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError) as error:
-        raise Unreachable(
-            f"cannot open the weights at {place} ({error}): shared memory needs learner rank 0 and the engine alive in "
-            "one container of one node; sync.transport = object_store works across nodes"
-        ) from None
+            with open(place, "rb") as file:
+                # A descriptor's number comes round again: the inode tells whether this is what was mapped before.
+                inode = os.fstat(file.fileno()).st_ino
+                known, data = self._open.get(place, (-1, _NOTHING))
+                if known != inode:
+                    data = np.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), np.uint8)
+        except (OSError, ValueError) as error:
+            raise Unreachable(
+                f"cannot open the weights at {place} ({error}): shared memory needs learner rank 0 and the engine "
+                "alive in one container of one node; sync.transport = object_store works across nodes"
+            ) from None
+        if keep:
+            self._open[place] = inode, data
+        return data
+
+
+_NOTHING = np.zeros(0, np.uint8)
 
 
 def _fetch(place: Any) -> np.ndarray[Any, Any]:

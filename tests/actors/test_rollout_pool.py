@@ -13,6 +13,7 @@ from actors.rollout import WorkerReport
 from actors.rollout_pool import RolloutPool
 from actors.waiting import ActorFailure
 from actors.weight_sync import SyncError
+from actors.weights.transfer import Link
 from environments.base import FailureKind, Task, Verdict
 
 SAMPLING = Sampling(0.7, 12)
@@ -210,3 +211,18 @@ def test_weights_overtake_what_is_being_sampled_only_where_that_is_asked_for(fak
     groups, _ = pool.collect(ticket)
     assert {s.versions for s in sampled(groups) if s.worker == "rollout-1"} == {(version,)}
     assert {arrival.version for arrival in pool.settle()} == {1}
+
+
+def test_a_lost_engine_ends_a_run_whose_weights_are_pushed(fake_pool):
+    """A group of NCCL takes no newcomers, and a fresh engine would sample with the initial weights."""
+    pool = fake_pool("dies once")
+    pool.join(lambda engines: Link("nccl", {}))
+    with pytest.raises(ActorFailure, match=r"rollout-1 was lost.*nccl.*envwright resume"):
+        pool.rollout(SEVEN, SAMPLING)
+
+
+def test_pushed_weights_are_told_of_like_delivered_ones(fake_pool):
+    pool = fake_pool("nothing", workers=2)
+    told = [Arrival("rollout-0", 3, 0.0, 0.0, 1, 0.0, 0.0)]
+    pool.receive(lambda engines: told if len(engines) == 2 else [])
+    assert pool.arrivals() == told

@@ -62,6 +62,36 @@ def test_in_bfloat16_the_default_tolerance_holds_three_times_and_sees_other_weig
         sync(group, pool, probes, tolerance, old)
 
 
+@pytest.mark.parametrize("kind", ["Qwen2", "Llama"])
+def test_the_quick_way_is_right_for_the_other_models_that_it_claims_to_know(
+    start, learner, new_model, tmp_path, tasks, some_rows, kind
+):
+    """Qwen2 has biases in its stacked projection; both have fewer key heads than query heads here, and no tied head."""
+    import ray
+    import torch
+    import transformers
+
+    from orchestrator.new_model import save
+
+    plain, tokenizer = new_model(tied=False)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=plain.config.vocab_size, num_key_value_heads=1, max_position_embeddings=512, **sizes
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config).float()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    save(model, tokenizer, tmp_path)
+    pool, group = start(tmp_path), learner(1)(tmp_path, AlgorithmConfig(), lr=0.02)
+    probes = pool.probe(tasks[:4], 16)
+    known = ray.get(pool._actors[0].__ray_call__.remote(lambda w: len(w._engine.weights.installer.names)), timeout=60)
+    assert known == len(list(model.named_parameters()))
+    for _ in range(2):
+        update(group, some_rows)
+        assert sync(group, pool, probes, 1e-4).worst < 1e-4
+
+
 def test_what_old_weights_left_in_the_prefix_cache_is_not_read_with_new_ones(
     start, learner, model_directory, some_rows
 ):

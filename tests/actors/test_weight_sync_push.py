@@ -22,24 +22,6 @@ from environments.base import FailureKind
 CONFIG = SyncConfig(deadline_s=60.0)
 
 
-class Engine:
-    """An engine actor with the methods that pushed weights ask of it."""
-
-    def __init__(self, actor):
-        self._actor = actor
-
-    def __getattr__(self, name):
-        if name.startswith("_"):
-            raise AttributeError(name)
-
-        def call(worker, *arguments):
-            owner = worker if name == "load" else worker._engine.weights
-            return getattr(owner, "step" if name == "weight_step" else name)(*arguments)
-
-        actor = self._actor
-        return SimpleNamespace(remote=lambda *arguments: actor.__ray_call__.remote(call, *arguments))
-
-
 def give_fakes(worker, backend):
     """What vLLM does when it starts with a weight-transfer configuration, with the fake backend."""
     from vllm.config import WeightTransferConfig
@@ -74,7 +56,7 @@ class Joined:
         (actor,) = pool._actors
         ray.get(actor.__ray_call__.remote(give_fakes, backend), timeout=60)
         self.probes = tuple(pool.probe(tasks[:4], 8))
-        self.actor, self.engines = actor, [Engine(actor)]
+        self.actor, self.engines = actor, [actor]
         self.link = connect(group, self.engines, backend, CONFIG)
 
     def update(self):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import struct
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,14 @@ def test_a_missing_package_is_one_error_that_names_the_command(name: str, monkey
     check_loggers(LoggingConfig())
 
 
+def test_a_folder_of_the_same_name_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mlflow").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert importlib.util.find_spec("mlflow") is not None
+    with pytest.raises(ConfigError, match="mlflow is not installed"):
+        check_loggers(LoggingConfig(mlflow=MlflowConfig()))
+
+
 def test_a_run_that_cannot_log_as_asked_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from orchestrator.train import start
 
@@ -69,7 +79,8 @@ def test_a_service_that_a_recipe_switched_off_is_switched_on_by_one_key(tmp_path
 
 
 def test_a_local_database_needs_more_than_the_client_of_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda package: package == "mlflow" or None)
+    client = types.SimpleNamespace(origin="mlflow/__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda package: client if package == "mlflow" else None)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     check_loggers(LoggingConfig(mlflow=MlflowConfig(tracking_uri="http://127.0.0.1:5000")))
     for uri in (None, "sqlite:///mlflow.db"):
