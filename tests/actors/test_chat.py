@@ -45,6 +45,7 @@ class Output:
     token_ids: list
     finish_reason: str
     logprobs: list = field(default_factory=list)
+    weight_versions: list = field(default_factory=list)
 
     def __post_init__(self):
         self.logprobs = [{token: self} for token in self.token_ids]
