@@ -20,6 +20,7 @@ from actors.micro_batch import LayoutKind, MicroBatch, build, cut, deal
 from actors.records import Batch, Row, UpdateResult
 from actors.schedule import rate_factor
 from actors.sequences import policy_module
+from actors.weights.gathering import gathered
 
 if TYPE_CHECKING:
     import torch
@@ -238,15 +239,8 @@ class LearnerRank:
         return lora.adapters(trained, self._config.lora) if self._config.lora else trained
 
     def _parameters(self, *, trained: bool = False) -> Iterator[tuple[str, Any]]:
-        import deepspeed
-
-        sharded = self._config.zero_stage == 3
-        for name, parameter in self.model.named_parameters():
-            if trained and not parameter.requires_grad:
-                continue
-            gather = deepspeed.zero.GatheredParameters([parameter]) if sharded else nullcontext()
-            with gather:
-                yield name, parameter.detach()
+        named = ((n, p) for n, p in self.model.named_parameters() if p.requires_grad or not trained)
+        yield from gathered(named, sharded=self._config.zero_stage == 3)
 
     def save(self, directory: str) -> None:
         """DeepSpeed checkpoint (model or adapters, optimizer, version). All ranks must be called."""

@@ -222,22 +222,34 @@ def test_engines_get_ranks_of_their_own_after_the_learners():
     assert all(record["world_size"] == 3 and record["packed"] for record in records)
 
 
-def test_the_records_are_those_that_this_vllm_knows():
+def test_the_records_are_those_that_this_vllm_knows(engines):
     """Of vLLM's CUDA backends only the records can be made here: their fields are the contract."""
-    from vllm.distributed.weight_transfer import nccl_engine
+    import ray
 
-    place = Rendezvous("nccl", "10.0.0.1", 4000, 3)
-    nccl = place.trainer(1)
-    assert (nccl.backend, nccl.rank, nccl.packed, nccl.world_size) == ("nccl", 1, True, 3)
-    assert nccl_engine.NCCLWeightTransferInitInfo(**place.engine(2)).rank_offset == 2
-    update = {"names": ["w"], "dtype_names": ["bfloat16"], "shapes": [[2, 3]]}
-    assert nccl_engine.NCCLWeightTransferUpdateInfo(**update).names == ["w"]
-    pytest.importorskip("pybase64")
-    from vllm.distributed.weight_transfer import ipc_engine
+    def make(worker):
+        from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
 
-    ipc = Rendezvous("ipc", "10.0.0.1", 4000, 2)
-    assert (ipc.trainer(0).backend, ipc.trainer(0).packed) == ("ipc", True)
-    assert ipc_engine.IPCWeightTransferInitInfo(**ipc.engine(1)).packed
+        from actors.weights import transfer
+
+        fakes, transfer.TRAINER_RECORDS = transfer.TRAINER_RECORDS, {"nccl": transfer._nccl, "ipc": transfer._ipc}
+        try:
+            nccl, ipc = (Rendezvous(backend, "10.0.0.1", 4000, 3) for backend in ("nccl", "ipc"))
+            update = {"names": ["w"], "dtype_names": ["bfloat16"], "shapes": [[2, 3]]}
+            nccl_engine.NCCLWeightTransferUpdateInfo(**update)
+            told = nccl_engine.NCCLWeightTransferInitInfo(**nccl.engine(2))
+            trainers = [(t.backend, t.rank, t.packed) for t in (nccl.trainer(1), ipc.trainer(0))]
+            return (
+                trainers,
+                (told.rank_offset, told.packed),
+                ipc_engine.IPCWeightTransferInitInfo(**ipc.engine(1)).packed,
+            )
+        finally:
+            transfer.TRAINER_RECORDS = fakes
+
+    (actor,) = engines(tied=True)._actors
+    trainers, told, packed = ray.get(actor.__ray_call__.remote(make), timeout=60)
+    assert trainers == [("nccl", 1, True), ("ipc", 0, True)]
+    assert told == (2, True) and packed
 
 
 class FakeLLM:

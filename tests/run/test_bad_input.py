@@ -26,7 +26,7 @@ CASES = {
     "unknown outcome": (["algorithm.outcome_weights={holes: 2}"], ["outcome_weights", "holes", "vertex_conflict"]),
     "setting out of range": (["environment.settings.agents=9"], ["agents", "9"]),
     "missing model": (["model.path=/nowhere/model"], ["model.path", "/nowhere/model", "does not exist"]),
-    "too few cores": (["rollout.workers=40", "rollout.cpus=8"], ["320", "cores", "rollout.workers"]),
+    "too few cores": (["rollout.workers=40", "rollout.cpus=8"], ["40 x 8.0", "cores", "rollout.workers"]),
     "not a pair": (["seed"], ["'seed'", "key.path=value"]),
     "uneven steps": (["curriculum.stages=[{instances: 33}]"], ["instances = 33", "prompts_per_step"]),
 }
