@@ -49,6 +49,8 @@ class Engine:
                 "kv_cache_memory_bytes": config.kv_cache_mib << 20,
                 "enforce_eager": True,
                 "enable_chunked_prefill": False,
+                # The smallest its attention knows. Only full blocks of a prompt are shared by its group.
+                "block_size": 32,
                 "max_num_batched_tokens": max(16384, config.max_prompt_tokens + config.max_new_tokens),
             }
         if backend := transfer.backend_of(config.gpus):
@@ -56,7 +58,7 @@ class Engine:
         self._llm = LLM(**options)
         self.weights = Receiver(self._llm, lambda: base_weights(model), on_cpu=not config.gpus)
         self._row_limit = options["max_model_len"]
-        self._turn, self._callers_waiting = threading.RLock(), 0
+        self._turn, self._callers_waiting, self._held = threading.RLock(), 0, False
         self._finished: dict[str, Any] = {}
         self.version = 0
         self._llm.update_weight_version("0")
@@ -109,7 +111,8 @@ class Engine:
                 if not engine.has_unfinished_requests():
                     raise RuntimeError(f"the engine has finished, but not requests {sorted(open_ids)[:5]}")
                 self._finished |= {output.request_id: output for output in engine.step() if output.finished}
-                while self._callers_waiting:
+                # Whoever has the engine to oneself lets nobody in between.
+                while self._callers_waiting and not self._held:
                     self._turn.release()
                     time.sleep(0.001)
                     self._turn.acquire()
@@ -124,7 +127,11 @@ class Engine:
         self._callers_waiting += 1
         with self._turn:
             self._callers_waiting -= 1
-            yield
+            self._held = True
+            try:
+                yield
+            finally:
+                self._held = False
 
     def score(self, rows: Sequence[Row]) -> list[list[float]]:
         """Log-probs (nats, temperature 1) of each row's generated tokens, computed anew in one batch."""

@@ -1,0 +1,79 @@
+"""Who may use the engine when: its own loop over a stand-in for vLLM that counts down the steps of each request."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from actors.engine import Engine
+
+DEADLINE_S = 30.0
+
+
+class Countdown:
+    """vLLM's front: a request is done after as many steps as its first parameter says."""
+
+    def __init__(self):
+        self.llm_engine, self.left, self.number = self, {}, 0
+
+    def enqueue(self, requests, parameters, use_tqdm):
+        ids = [f"{self.number + i}-tail" for i in range(len(requests))]
+        self.number += len(requests)
+        self.left |= {i.partition("-")[0]: steps for i, steps in zip(ids, parameters, strict=True)}
+        return ids
+
+    def has_unfinished_requests(self):
+        return bool(self.left)
+
+    def step(self):
+        time.sleep(0.001)
+        self.left = {i: steps - 1 for i, steps in self.left.items()}
+        done = [i for i, steps in self.left.items() if steps <= 0]
+        for i in done:
+            del self.left[i]
+        return [SimpleNamespace(request_id=i, finished=True) for i in done]
+
+
+@pytest.fixture
+def engine():
+    made = object.__new__(Engine)
+    made._llm, made.version, made._finished = Countdown(), 0, {}
+    made._turn, made._callers_waiting, made._held = threading.RLock(), 0, False
+    return made
+
+
+@pytest.mark.parametrize("callers", [1, 2, 5])
+def test_callers_that_want_the_engine_to_themselves_come_between_steps_and_one_after_the_other(engine, callers):
+    inside, most, order = 0, 0, []
+
+    def alone(steps):
+        nonlocal inside, most
+        with engine.between_steps():
+            inside += 1
+            most = max(most, inside)
+            engine._run([[1]], [steps])  # as the check of new weights does
+            inside -= 1
+            order.append("alone")
+
+    def sample():
+        engine._run([[1], [2]], [400, 200])
+        order.append("sampled")
+
+    threads = [threading.Thread(target=sample, daemon=True)]
+    threads += [threading.Thread(target=alone, args=(5,), daemon=True) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive(), f"still running after {DEADLINE_S:g} s"
+    assert most == 1
+    assert order == [*["alone"] * callers, "sampled"]
+    assert not engine._finished and not engine._held
+
+
+def test_an_error_inside_gives_the_engine_back(engine):
+    with pytest.raises(ValueError, match="lost"), engine.between_steps():
+        raise ValueError("lost")
+    assert len(engine._run([[1]], [3])) == 1
+    assert not engine._held and not engine._callers_waiting
