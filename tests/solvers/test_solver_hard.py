@@ -80,7 +80,7 @@ def test_five_agents_in_a_perfect_maze_have_a_shortest_plan_or_a_proof_that_ther
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_the_ten_slowest_of_all_random_boards_keep_their_labels():
-    """Found by `python -m benchmarks solver_tail`: half a minute each, and more than other searches can do."""
+    """Found by `python -m benchmarks solver_tail`: up to half a minute each, and more than other searches can do."""
     check_slowest(10)
 
 
