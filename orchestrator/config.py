@@ -37,7 +37,8 @@ class NewModelConfig(Section):
 
     hidden: int = Field(128, ge=32, description="hidden size")
     layers: int = Field(4, ge=1, description="transformer blocks")
-    heads: int = Field(4, ge=1, description="attention heads (and key-value heads)")
+    heads: int = Field(4, ge=1, description="attention heads")
+    kv_heads: int = Field(1, ge=1, description="key-value heads, each shared by heads / kv_heads attention heads")
     steps: int = Field(600, ge=0, description="supervised warm-start steps; 0 keeps random weights")
     tasks_per_step: int = Field(64, ge=0, description="solver-labelled boards per step")
     dialogues_per_step: int = Field(16, ge=0, description="engineer dialogues per step")
@@ -47,12 +48,16 @@ class NewModelConfig(Section):
     seed: int = Field(0, ge=0, description="seed of weights and warm-start data")
 
     @model_validator(mode="after")
-    def _head_width(self) -> NewModelConfig:
+    def _heads_fit(self) -> NewModelConfig:
         width, rest = divmod(self.hidden, self.heads)
         if rest or width % 32:
             raise ValueError(
                 f"hidden = {self.hidden} over heads = {self.heads} gives heads of {self.hidden / self.heads:g}; "
                 "vLLM's CPU attention needs a multiple of 32: for example hidden = 128 with heads = 4"
+            )
+        if self.heads % self.kv_heads:
+            raise ValueError(
+                f"heads = {self.heads} cannot share kv_heads = {self.kv_heads} evenly: kv_heads must divide heads"
             )
         return self
 

@@ -67,7 +67,7 @@ def build_model(config: NewModelConfig, vocabulary_size: int) -> Any:
         intermediate_size=3 * config.hidden,
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
-        num_key_value_heads=config.heads,
+        num_key_value_heads=config.kv_heads,
         head_dim=config.hidden // config.heads,
         max_position_embeddings=4096,
         tie_word_embeddings=config.tied,
