@@ -104,6 +104,14 @@ class RolloutWorker:
             self._busy_s += time.perf_counter() - started
         return arrival
 
+    def sleep(self) -> None:
+        """Give the GPU's memory to the learner that shares it."""
+        self._engine.weights.sleep()
+
+    def wake(self) -> None:
+        """Make room for weights again; the caches follow once new ones are in (see ``Receiver.receive``)."""
+        self._engine.weights.wake("weights")
+
     # What pushed weights ask of an engine, see ``actors/weights/transfer.py``.
 
     def site(self) -> str:

@@ -8,7 +8,8 @@ steps of what is running, and completions go on with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,6 +156,29 @@ class RolloutPool:
     def receive(self, push: Callable[[Sequence[Any]], list[Arrival]]) -> None:
         """Have weights pushed to every engine, after all that was submitted before, and wait for it."""
         self._arrivals += push(self._actors)
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """For the time of the block the engines' GPU memory belongs to the learner that shares it.
+
+        Send weights next: only with them do the engines get their caches back. One that is lost on the way is replaced,
+        and its successor is awake.
+        """
+        self._ask_all("sleep", "to give its memory away")
+        try:
+            yield
+        finally:
+            self._ask_all("wake", "to take its memory back")
+
+    def _ask_all(self, method: str, what: str) -> None:
+        refs = [getattr(actor, method).remote() for actor in self._actors]
+        for w, ref in enumerate(refs):
+            try:
+                self._await([ref], f"{self._names[w]} {what}")
+            except ActorFailure as failure:
+                if failure.kind is not FailureKind.INFRASTRUCTURE:
+                    raise
+                self._replace(w)
 
     def sites(self) -> list[str]:
         """Where each engine can share memory."""

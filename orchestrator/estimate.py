@@ -15,6 +15,8 @@ ENGINE_BASE_MIB = 800
 """Resident memory of a vLLM process before any weight (measured on CPU, vLLM 0.32)."""
 RANK_BASE_MIB = 450
 """The same for a DeepSpeed rank."""
+ADAPTER_SHARE = 0.02
+"""Parameters of LoRA adapters beside the model's: rank 16 on every linear layer is 1 to 3 % from 0.5 to 8 B."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,8 @@ def model_size(config: RunConfig) -> ModelSize | None:
     path = config.model.path
     if path is None:
         new = config.model.new
-        per_layer = 4 * new.hidden**2 + 9 * new.hidden**2
-        return ModelSize(new.layers * per_layer + 1024 * new.hidden, "architecture of model.new")
+        per_layer = (2 + 2 * new.kv_heads / new.heads + 9) * new.hidden**2
+        return ModelSize(round(new.layers * per_layer) + 1024 * new.hidden, "architecture of model.new")
     shape = Path(path) / "config.json"
     if shape.is_file():
         return ModelSize(_count(json.loads(shape.read_text())), f"{shape}")
@@ -54,27 +56,34 @@ def _count(shape: dict[str, int]) -> int:
 def memory_rows(config: RunConfig, size: ModelSize) -> list[tuple[str, float, str]]:
     """(actor, MiB, what for) per actor: engine and learner rank.
 
-    AdamW in mixed precision keeps 16 bytes a parameter (weight 2, gradient 2, float32 master and two moments 12);
-    in float32 also 16. ZeRO 1 shards the optimizer's part over the ranks, 2 the gradients too, 3 everything
-    (Rajbhandari et al. 2020).
+    AdamW in mixed precision keeps 16 bytes a parameter (weight 2, gradient 2, float32 master and two moments 12), with
+    ZeRO 18, since micro-batches add up in float32 there; in float32 16. ZeRO 1 shards the optimizer's part over the
+    ranks, 2 the gradients too, 3 everything (Rajbhandari et al. 2020). A KL penalty needs the initial weights beside
+    them; adapters need gradients and optimizer only for themselves, here taken as 2 % of the parameters.
     """
     learner, rollout = config.learner, config.rollout
-    weight = BYTES[learner.dtype]
-    master = 12 if learner.dtype == "bfloat16" else 8
+    weight, half = BYTES[learner.dtype], learner.dtype == "bfloat16"
     share = learner.ranks
+    trained = ADAPTER_SHARE if learner.lora else 1.0
+    gradient = 4 if half and learner.zero_stage else weight
     parts = {
         "weights": weight / (share if learner.zero_stage >= 3 else 1),
-        "gradients": weight / (share if learner.zero_stage >= 2 else 1),
-        "optimizer": master / (share if learner.zero_stage >= 1 else 1),
+        "gradients": trained * gradient / (share if learner.zero_stage >= 2 else 1),
+        "optimizer": trained * (12 if half else 8) / (share if learner.zero_stage >= 1 else 1),
     }
-    rank = sum(parts.values()) * size.parameters / MIB
-    detail = ", ".join(f"{name} {value * size.parameters / MIB:,.0f}" for name, value in parts.items())
+    if config.algorithm.kl.coefficient and not learner.lora:
+        parts["reference"] = weight
+    mib = {name: value * size.parameters / MIB for name, value in parts.items()}
+    detail = ", ".join(f"{name} {value:,.0f}" for name, value in mib.items())
     engine = BYTES[rollout.dtype] * size.parameters / MIB
     cache = "the rest of the GPU" if rollout.gpus else f"{rollout.kv_cache_mib:,}"
     base = 0 if rollout.gpus else ENGINE_BASE_MIB + rollout.kv_cache_mib
+    elsewhere = mib["optimizer"] if learner.gpus and learner.offload == "optimizer" else 0.0
+    rank = sum(mib.values()) - elsewhere + (0 if learner.gpus else RANK_BASE_MIB)
+    note = "; the optimizer's in RAM" if elsewhere else ""
     return [
         ("rollout (each)", engine + base, f"weights {engine:,.0f}, KV cache {cache}"),
-        ("learner (each)", rank + (0 if learner.gpus else RANK_BASE_MIB), f"{detail}; activations come on top"),
+        ("learner (each)", rank, f"{detail}{note}; activations come on top"),
     ]
 
 

@@ -86,6 +86,12 @@ class Run:
         return self.config.algorithm.resolved(self.config.curriculum.max_lag)
 
     @property
+    def takes_turns_on_gpus(self) -> bool:
+        """Whether engines have a part of a GPU that the learner uses too, and nothing to sample while it trains."""
+        config = self.config
+        return 0 < config.rollout.gpus < 1 and config.learner.gpus > 0 and not config.curriculum.max_lag
+
+    @property
     def knobs(self) -> Knobs[Any]:
         """The configuration of the current stage."""
         return self.environment.Knobs.model_validate(self.state.knobs)

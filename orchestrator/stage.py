@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from actors.algorithms.dynamic_sampling import decide_sampling, shortage_message
 from actors.algorithms.kl import sequence_kl
@@ -114,7 +115,8 @@ def update(run: Run, batch: Batch) -> dict[str, float]:
     """The optimizer updates of one step. A batch without any signal and without replay makes none."""
     values: dict[str, float] = {"learner/rows": float(len(batch.rows))}
     if batch.rows or batch.replay:
-        values |= run.learner.update(batch).metrics
+        with run.rollouts.asleep() if run.takes_turns_on_gpus else nullcontext():
+            values |= run.learner.update(batch).metrics
     return values
 
 

@@ -86,9 +86,13 @@ class Receiver:
         self._asleep = {"weights", "kv_cache"}
 
     def wake(self, *tags: str) -> None:
-        """Take the memory of ``weights`` or ``kv_cache`` back. With both at once there may be no room to load."""
-        self._llm.wake_up(list(tags))
-        self._asleep -= set(tags)
+        """Take the memory of ``weights`` or ``kv_cache`` back, if it was given away.
+
+        With both at once there may be no room to load.
+        """
+        if wanted := [tag for tag in tags if tag in self._asleep]:
+            self._llm.wake_up(wanted)
+            self._asleep -= set(wanted)
 
     def require_awake(self) -> None:
         """Raise :class:`EngineAsleep` if there is no memory for weights: vLLM would end with a segmentation fault."""

@@ -26,6 +26,15 @@ class Fake:
         self.name, self.version = name, 0
         self.trouble, settings = environment
         self.folder = Path(settings["folder"])
+        self.asleep = False
+
+    def sleep(self):
+        if self.trouble == "dies while falling asleep" and self.name == "rollout-1" and self.first("slept"):
+            os._exit(1)
+        self.asleep = True
+
+    def wake(self):
+        self.asleep = False
 
     def ready(self):
         return self.name
@@ -226,3 +235,19 @@ def test_pushed_weights_are_told_of_like_delivered_ones(fake_pool):
     told = [Arrival("rollout-0", 3, 0.0, 0.0, 1, 0.0, 0.0)]
     pool.receive(lambda engines: told if len(engines) == 2 else [])
     assert pool.arrivals() == told
+
+
+@pytest.mark.parametrize(("trouble", "replaced"), [("nothing", 0), ("dies while falling asleep", 1)])
+def test_engines_sleep_for_the_time_of_a_block_and_wake_whatever_happens_in_it(fake_pool, trouble, replaced):
+    import ray
+
+    def sleeping(pool):
+        return ray.get([a.__ray_call__.remote(lambda worker: worker.asleep) for a in pool._actors], timeout=60)
+
+    pool = fake_pool(trouble, workers=2)
+    with pytest.raises(ZeroDivisionError), pool.asleep():
+        assert sleeping(pool) == [True, not replaced]
+        raise ZeroDivisionError("the learner failed")
+    assert sleeping(pool) == [False, False]
+    assert pool.replaced == replaced
+    assert len(pool.rollout(SEVEN, SAMPLING)[0]) == 7

@@ -278,6 +278,8 @@ def test_a_sleeping_engine_refuses_weights_until_its_weights_are_awake():
     updates = ["start_weight_update", "update_weights", "finish_weight_update"]
     assert [call[0] for call in llm.calls] == ["sleep", "wake_up", *updates, "wake_up"]
     assert [call[1] for call in llm.calls if call[0] == "wake_up"] == [["weights"], ["kv_cache"]]
+    receiver.wake("weights")
+    assert len(llm.calls) == 6, "one that is awake is left alone"
 
 
 def test_under_ipc_the_engine_waits_for_nothing_because_it_was_led_before():

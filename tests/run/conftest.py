@@ -37,8 +37,10 @@ SHORT = [
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache folder for models that all runs of the session share; the compiled solver stays where it is."""
-    return tmp_path_factory.mktemp("cache")
+    """A cache folder for models that all runs of the session share (``ENVWRIGHT_MODELS``, else a new one); the compiled
+    solver stays where it is."""
+    given = os.environ.get("ENVWRIGHT_MODELS")
+    return Path(given) if given else tmp_path_factory.mktemp("cache")
 
 
 def command(*arguments: str) -> list[str]:
