@@ -66,7 +66,8 @@ def free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def head(cache: Path) -> Iterator[Head]:
-    gcs, dashboard, metrics = free_ports(3)
+    # All of them, so that another Ray node on this machine is in nobody's way.
+    gcs, dashboard, metrics, agent, agent_grpc = free_ports(5)
     variables = {
         **environment(cache),
         "PATH": f"{BIN}:{os.environ['PATH']}",
@@ -77,6 +78,7 @@ def head(cache: Path) -> Iterator[Head]:
         [
             *(BIN / "ray", "start", "--head", "--block", "--num-cpus=2", "--include-dashboard=true"),
             *(f"--port={gcs}", f"--dashboard-port={dashboard}", f"--metrics-export-port={metrics}"),
+            *(f"--dashboard-agent-listen-port={agent}", f"--dashboard-agent-grpc-port={agent_grpc}"),
             *("--object-store-memory=200000000", "--disable-usage-stats"),
         ],
         env=variables,
