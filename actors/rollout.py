@@ -143,7 +143,7 @@ class RolloutWorker:
             task_id=task_id,
             prompt_ids=tuple(prompt),
             token_ids=ids,
-            logprobs=tuple(step[token].logprob for step, token in zip(output.logprobs, ids, strict=True)),
+            logprobs=tuple(output.logprobs.logprobs),
             versions=tuple(
                 int(span.version) for span in output.weight_versions or () for _ in range(span.start, span.end)
             ),

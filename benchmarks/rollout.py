@@ -14,7 +14,7 @@ from actors.records import Request, Sampling
 from actors.rollout import RolloutWorker
 from benchmarks.small_model import SPEC, write_model
 
-GROUPS, GROUP_SIZE, NEW_TOKENS, REPEATS = 32, 8, 24, 7
+GROUPS, GROUP_SIZE, NEW_TOKENS, REPEATS = 32, 8, 24, 15
 
 ROWS = {"raw": (True, True), "plain": (False, False), "seeds": (True, False), "logprobs": (False, True)}
 """Rows of raw vLLM: a seed per request, log-probs of the sampled tokens. ``raw`` samples as the actor does."""
@@ -50,6 +50,7 @@ class Measured(RolloutWorker):
                         max_tokens=NEW_TOKENS,
                         seed=seed if seeded else None,
                         logprobs=0 if logprobs else None,
+                        flat_logprobs=logprobs,
                         detokenize=False,
                     )
                 )

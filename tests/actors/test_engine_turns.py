@@ -38,7 +38,7 @@ class Countdown:
 @pytest.fixture
 def engine():
     made = object.__new__(Engine)
-    made._llm, made.version, made._finished = Countdown(), 0, {}
+    made._llm, made.version, made._finished, made._salted = Countdown(), 0, {}, True
     made._turn, made._callers_waiting, made._held = threading.RLock(), 0, False
     return made
 

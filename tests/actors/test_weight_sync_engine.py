@@ -95,7 +95,7 @@ def test_the_quick_way_is_right_for_the_other_models_that_it_claims_to_know(
 def test_what_old_weights_left_in_the_prefix_cache_is_not_read_with_new_ones(
     start, learner, model_directory, some_rows
 ):
-    """A block of the CPU backend's cache has 128 tokens: prompts of 200 fill one, which a reset or salt must hide."""
+    """A block of the CPU backend's cache has 32 tokens: prompts of 200 fill six, which a reset must hide."""
     import ray
 
     directory = model_directory(tied=True)
