@@ -79,8 +79,10 @@ class Engine:
         max_new_tokens: int,
         constraint: Constraint | None = None,
     ) -> list[Any]:
-        """One vLLM ``CompletionOutput`` per prompt, in order, each drawn with its own seed; ``logprobs`` are flat and of the
-        sampled tokens only."""
+        """One vLLM ``CompletionOutput`` per prompt, in order, each drawn with its own seed.
+
+        Its ``logprobs`` are flat, of the sampled tokens only.
+        """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
