@@ -139,6 +139,8 @@ class RolloutWorker:
 
     def _record(self, task_id: str, prompt: Sequence[int], index: int, seed: int, output: Any) -> Sample:
         ids = tuple(output.token_ids)
+        if output.logprobs.token_ids != list(ids):
+            raise RuntimeError(f"{self._name}: log-probs are of tokens {output.logprobs.token_ids}, sampled were {ids}")
         return Sample(
             task_id=task_id,
             prompt_ids=tuple(prompt),

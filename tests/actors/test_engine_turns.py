@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from actors.engine import Engine
+from actors.records import Delivery
+from actors.weight_sync import SyncError
 
 DEADLINE_S = 30.0
 
@@ -20,6 +22,7 @@ class Countdown:
     def enqueue(self, requests, parameters, use_tqdm):
         ids = [f"{self.number + i}-tail" for i in range(len(requests))]
         self.number += len(requests)
+        self.requests = requests
         self.left |= {i.partition("-")[0]: steps for i, steps in zip(ids, parameters, strict=True)}
         return ids
 
@@ -77,3 +80,28 @@ def test_an_error_inside_gives_the_engine_back(engine):
         raise ValueError("lost")
     assert len(engine._run([[1]], [3])) == 1
     assert not engine._held and not engine._callers_waiting
+
+
+@pytest.mark.parametrize(
+    ("salted", "expected"),
+    [(True, [{"prompt_token_ids": [1], "cache_salt": "7"}]), (False, [{"prompt_token_ids": [1]}])],
+)
+def test_prefixes_are_salted_with_the_version_where_weights_change_under_running_requests(engine, salted, expected):
+    engine._salted, engine.version = salted, 7
+    engine._run([[1]], [2])
+    assert engine._llm.requests == expected
+
+
+@pytest.mark.parametrize("salted", [True, False])
+def test_a_cache_of_old_weights_that_cannot_be_dropped_is_refused_unless_it_is_salted(engine, salted, monkeypatch):
+    engine._salted, engine.weights = salted, SimpleNamespace(receive=lambda shipment: None)
+    engine._llm.update_weight_version = lambda version: None
+    engine._llm.reset_prefix_cache = lambda: False
+    monkeypatch.setattr(Engine, "score", lambda self, rows: [[0.0]] * len(rows))
+    delivery = Delivery(8, None, (None,), ((0.0,),), 1e-3)
+    if salted:
+        assert engine.load("rollout-0", delivery).version == engine.version == 8
+    else:
+        with pytest.raises(SyncError, match="rollout-0 could not drop"):
+            engine.load("rollout-0", delivery)
+        assert engine.version == 0

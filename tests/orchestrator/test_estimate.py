@@ -30,8 +30,9 @@ GPU = ["learner.gpus=1", "learner.dtype=bfloat16"]
         ([*GPU, "learner.zero_stage=1", "learner.offload=optimizer"], 2 + 4),
         (["learner.zero_stage=1", "learner.offload=optimizer"], 4 + 4 + 8),
         ([*GPU, "algorithm.kl.coefficient=0.01"], 2 + 2 + 12 + 2),
-        ([*GPU, "learner.lora={}"], 2 + ADAPTER_SHARE * (2 + 12)),
-        ([*GPU, "learner.lora={}", "algorithm.kl.coefficient=0.01"], 2 + ADAPTER_SHARE * (2 + 12)),
+        ([*GPU, "learner.lora={}"], 2 + 16 * ADAPTER_SHARE * (2 + 12)),
+        ([*GPU, "learner.lora={rank: 64}"], 2 + 64 * ADAPTER_SHARE * (2 + 12)),
+        ([*GPU, "learner.lora={}", "algorithm.kl.coefficient=0.01"], 2 + 16 * ADAPTER_SHARE * (2 + 12)),
     ],
 )
 def test_a_rank_holds_weights_gradients_optimizer_and_what_the_objective_needs(overrides, expected):
