@@ -1,6 +1,7 @@
 """A thought that the chat template opens belongs to the completion, or a trial plan in it would count as the answer."""
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -44,13 +45,12 @@ class Output:
 
     token_ids: list
     finish_reason: str
-    logprobs: list = field(default_factory=list)
     weight_versions: list = field(default_factory=list)
 
-    def __post_init__(self):
-        self.logprobs = [{token: self} for token in self.token_ids]
-
-    logprob = -0.5
+    @property
+    def logprobs(self):
+        """Flat log-probs, of the sampled tokens only."""
+        return SimpleNamespace(token_ids=self.token_ids, logprobs=[-0.5] * len(self.token_ids))
 
 
 @pytest.fixture
