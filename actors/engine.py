@@ -37,6 +37,7 @@ class Engine:
             "disable_log_stats": True,
             "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
             "seed": 0,
+            "enforce_eager": not (config.gpus if config.compile is None else config.compile),
         }
         if config.gpus:
             options |= {
@@ -48,7 +49,6 @@ class Engine:
             # A prompt cut by chunked prefill rewinds its seeded generator, which CPU generators cannot do.
             options |= {
                 "kv_cache_memory_bytes": config.kv_cache_mib << 20,
-                "enforce_eager": True,
                 "enable_chunked_prefill": False,
                 # The smallest its attention knows. Only full blocks of a prompt are shared by its group.
                 "block_size": 32,

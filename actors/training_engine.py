@@ -80,6 +80,8 @@ def start(model: Any, config: LearnerConfig) -> tuple[Any, Any]:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if config.lora:
         inject(model, config.lora)
+    if config.compile:
+        compile_layers(model)
     model.train()  # gradient checkpointing works in training mode only
     optimizer = torch.optim.AdamW(
         [parameter for parameter in model.parameters() if parameter.requires_grad],
@@ -93,6 +95,13 @@ def start(model: Any, config: LearnerConfig) -> tuple[Any, Any]:
     if not config.zero_stage:
         engine.basic_optimizer.state.clear()  # that step would count as one in Adam's bias correction
     return engine, optimizer
+
+
+def compile_layers(model: Any) -> None:
+    """Each decoder layer by itself, for any number of tokens: alike as they are, they share what one is compiled to."""
+    for module in model.modules():
+        if type(module).__name__ in model._no_split_modules:
+            module.compile(dynamic=True)
 
 
 def step(engine: Any, config: LearnerConfig, *, last: bool) -> float | None:

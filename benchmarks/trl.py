@@ -2,7 +2,7 @@
 
 Ours is the laptop recipe as it trains, on Ray: sample, judge, store, update, send the weights, check them. TRL samples
 with transformers (it has no engine for CPUs) and runs in an environment of its own, made once in the cache folder.
-Blocks of steps take turns on the same cores.
+Blocks of steps, as long as the recipe's stages, take turns on the same cores.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from orchestrator.progress import TrainProgress
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE, LOCK = ROOT / "recipes" / "laptop.yaml", ROOT / "requirements" / "trl.txt"
-BLOCKS = (2, 20, 20)
-"""Steps that each side makes in turn, as stages of ours (the recipe's shortest has as many); the first are not counted.
-What a stage loses until its first batch is sampled is counted."""
+BLOCKS = (2, 20, 100)
+"""Steps that each side makes in turn, as stages of ours; the first are not counted. The others are as long as the
+recipe's first and second stage: what a stage loses until its first batch is sampled is counted."""
 THREADS, MICRO_BATCH = 2, 256
 """TRL's compute threads, and its rows of one forward and backward pass (32 to 512 were equally fast)."""
 LIKE_RAY = ("nice", "-n", "15")
@@ -115,8 +115,9 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A block of each side: seconds per step, and CPU seconds of all its processes, which other programs touch less."""
+    """A block of each side: seconds, and CPU seconds of all its processes, which other programs touch less."""
 
+    steps: int
     ours_s: float
     theirs_s: float
     ours_cpu_s: float
@@ -152,8 +153,7 @@ class TakingTurns(TrainProgress):
         mine = sum(v["rollout/tokens"] + v["rollout/prompt_tokens"] for v in self.values)
         if abs(sum(tokens) - mine) > self._tolerance * mine:
             raise RuntimeError(f"TRL saw {sum(tokens)} tokens, we {mine:g}: the times compare nothing")
-        parts = (ours_s, sum(seconds), between[0] - self._cpu[0], ended[1] - between[1])
-        self.turns.append(Turn(*(part / done for part in parts)))
+        self.turns.append(Turn(done, ours_s, sum(seconds), between[0] - self._cpu[0], ended[1] - between[1]))
 
     def _cpu_s(self) -> tuple[float, float]:
         """CPU seconds so far of this process with its Ray actors, and of TRL."""
@@ -162,7 +162,7 @@ class TakingTurns(TrainProgress):
 
 
 def run() -> dict[str, float]:
-    """Medians over blocks: ``speedup`` = TRL's seconds of a block of steps ÷ ours; ``cpu_speedup`` of CPU seconds.
+    """``speedup`` = TRL's seconds of all blocks ÷ ours, ``speedup_N`` of that of N steps, ``cpu_speedup`` of CPU time.
 
     Those are of completions that all run to the token limit, so that both sides have the same tokens. ``own_length_``:
     the recipe's warm-started model, whose completions end where it ends them; its weights stay as they are (a learning
@@ -214,18 +214,20 @@ def compare(folder: Path, overrides: Sequence[str], *, tolerance: float) -> dict
 def figures(progress: TakingTurns, config: RunConfig) -> dict[str, float]:
     """What the measured blocks say; the phases are the driver's, of the last block."""
     turns = progress.turns[1:]
+    steps, *seconds = (sum(parts) for parts in zip(*map(dataclasses.astuple, turns), strict=True))
+    ours, theirs, ours_cpu, theirs_cpu = (whole / steps for whole in seconds)
     samples = config.curriculum.prompts_per_step * config.curriculum.group_size
-    ours, theirs = statistics.median(turn.ours_s for turn in turns), statistics.median(turn.theirs_s for turn in turns)
     phases = sorted({name for values in progress.values for name in values if name.startswith("time/")} - {"time/step"})
     return {
-        "speedup": statistics.median(turn.theirs_s / turn.ours_s for turn in turns),
-        "cpu_speedup": statistics.median(turn.theirs_cpu_s / turn.ours_cpu_s for turn in turns),
+        "speedup": theirs / ours,
+        **{f"speedup_{turn.steps}": turn.theirs_s / turn.ours_s for turn in turns},
+        "cpu_speedup": theirs_cpu / ours_cpu,
         "samples_per_s": samples / ours,
         "trl_samples_per_s": samples / theirs,
         "step_s": ours,
         "trl_step_s": theirs,
-        "step_cpu_s": statistics.median(turn.ours_cpu_s for turn in turns),
-        "trl_step_cpu_s": statistics.median(turn.theirs_cpu_s for turn in turns),
+        "step_cpu_s": ours_cpu,
+        "trl_step_cpu_s": theirs_cpu,
         **{
             f"{name.removeprefix('time/')}_s": statistics.median(v[name] for v in progress.values if name in v)
             for name in phases

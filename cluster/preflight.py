@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import tempfile
 from collections.abc import Mapping
 from importlib import metadata
@@ -107,12 +108,22 @@ def machine_problems(plan: PlacementPlan, config: ClusterConfig) -> list[str]:
             f"cluster.object_store_mib = {config.object_store_mib}, /dev/shm has {machine.shared_memory_mib()} MiB "
             "left: lower it, or start the container with a larger --shm-size"
         )
+    if not plan.totals().get("GPU") and (problem := compiler_problem()):
+        problems.append(problem)
     for purpose, folder in (("Ray's session", Path(tempfile.gettempdir())), ("the run directory", Path.cwd())):
         if (left := machine.disk_mib(folder)) < MIN_DISK_MIB:
             problems.append(
                 f"{left} MiB of disk left in {folder} for {purpose}, {MIN_DISK_MIB} needed: free some space"
             )
     return problems
+
+
+def compiler_problem() -> str:
+    """What is wrong with the C++ compiler, with which vLLM makes a part of its sampler on CPUs; empty if nothing."""
+    name = os.environ.get("CXX", "g++")
+    if shutil.which(name):
+        return ""
+    return f"there is no C++ compiler called {name}, which vLLM's CPU build needs: install g++, or set CXX to yours"
 
 
 def doctor() -> list[tuple[str, str, str]]:
@@ -127,6 +138,7 @@ def doctor() -> list[tuple[str, str, str]]:
         *((name, versions.get(name, "-"), "") for name in PACKAGES),
         *((name, versions[name], "") for name in UNWANTED_ON_CPU if name in versions),
         ("packages", "ok" if not wrong else f"{len(wrong)} to fix", "; ".join(wrong)),
+        ("C++ compiler", os.environ.get("CXX", "g++"), "" if "vllm" in versions else compiler_problem()),
         ("cores", str(cores), "" if cores >= 2 else "two are the least for recipes/laptop.yaml"),
         ("memory", f"{memory} MiB left", "" if memory >= 4096 else "recipes/laptop.yaml needs about 4096"),
         ("shared memory", f"{machine.shared_memory_mib()} MiB left", _shared_memory_advice()),

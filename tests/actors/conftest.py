@@ -211,14 +211,15 @@ def rollout_config() -> RolloutConfig:
 
 @pytest.fixture
 def engines(ray_session: Any, model_directory: Any, rollout_config: RolloutConfig, place: Place) -> Callable[..., Any]:
-    """Gives the pool of one vLLM engine that was started with the tied or the untied model."""
+    """Gives the pool of one vLLM engine that was started with the tied or the untied model; that one is compiled."""
 
     def of(*, tied: bool) -> Any:
         key = f"engine-{tied}"
         if key not in _shared:
             from actors.rollout_pool import RolloutPool
 
-            _shared[key] = RolloutPool(str(model_directory(tied=tied)), rollout_config, ENVIRONMENT, place)
+            config = rollout_config.model_copy(update={"compile": not tied})
+            _shared[key] = RolloutPool(str(model_directory(tied=tied)), config, ENVIRONMENT, place)
             _shared[key].wait_ready()
         return _shared[key]
 

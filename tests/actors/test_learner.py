@@ -56,6 +56,23 @@ def test_three_updates_equal_a_plain_pytorch_loop(one_rank, model_directory, bat
     assert curve[0]["policy/grad_norm"] > OPTIMIZER["max_grad_norm"]
 
 
+def test_compiled_layers_learn_like_a_plain_pytorch_loop(one_rank, model_directory, batch):
+    """Micro-batches of different sizes go through one compiled layer."""
+    group = one_rank(compile=True, micro_batch_tokens=20, replay_weight=REPLAY_WEIGHT)
+    before = weights_of(group)
+    metrics = train(group, batch, 3)
+    model = load(model_directory(tied=True))
+    curve = bare_loop(model, batch, 3, replay_weight=REPLAY_WEIGHT)
+    assert moved_alike(before, weights_of(group), parameters(model)) < 1e-4
+    for found, expected in zip(metrics, curve, strict=True):
+        assert_metrics(found, expected)
+
+
+def test_layers_whose_weights_are_spread_cannot_be_compiled():
+    with pytest.raises(ValueError, match=r"learner\.compile.*zero_stage"):
+        LearnerConfig(compile=True, zero_stage=3)
+
+
 @pytest.mark.parametrize("packing", ["auto", "none"])
 def test_small_micro_batches_give_the_update_of_one_large_one(one_rank, batch, packing):
     found = {}

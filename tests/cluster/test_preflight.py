@@ -74,6 +74,14 @@ def test_a_machine_without_room_is_told_what_is_short(roomy, monkeypatch, patch,
     assert part in str(refusal.value)
 
 
+def test_a_missing_compiler_is_named(roomy, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(PreflightError, match=r"no-such-compiler.*install g\+\+"):
+        preflight.preflight(SMALL, ClusterConfig())
+    with_gpu = plan([Role("rollout", 1, 0.5, 1.0)])
+    assert not [line for line in preflight.machine_problems(with_gpu, ClusterConfig()) if "compiler" in line]
+
+
 def test_a_cluster_elsewhere_is_not_judged_by_this_machine(roomy):
     preflight.preflight(plan([Role("rollout", 64, 1.0)]), ClusterConfig(address="10.0.0.1:6379"))
 
