@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.compiling import as_int, kernel
+from solvers.compiling import as_int, kernel, trailing_zeros
 from solvers.kernels.pairs import pair_row
 from solvers.kernels.replan import AGENT, CELL, KIND, LATER, MOVE, NEXT_CELL, PARENT, ROOT, TARGET, TIME, VERTEX, replan
 from solvers.kernels.workspace import CANCEL, MOMENTS, SPLITS, Array, Workspace
@@ -72,6 +72,9 @@ def resolve_conflicts(
                 _appraise(ws, count, team, agents, changed, waits, bound)
                 if ws.rank[count] >> 32 <= most:
                     count += 1
+                    if ws.rank[count - 1] >> 16 == bound << 16:
+                        # A plan at the bound: the other child can only equal it.
+                        break
 
 
 @kernel
@@ -177,10 +180,15 @@ def _appraise(ws: Workspace, node: int, team: Array, agents: int, changed: int, 
 def _compare(ws: Workspace, node: int, i: int, j: int, row: int) -> None:
     """Count the conflicts of two agents and keep the most urgent one."""
     first, second = ws.walk[node, i], ws.walk[node, j]
+    hits = np.uint64(0)
+    for t in range(1, MOMENTS):
+        # Without a branch, so that the compiler compares many moments at once.
+        hit = (first[t] == second[t]) | ((first[t] == second[t - 1]) & (first[t - 1] == second[t]))
+        hits |= np.uint64(hit) << np.uint64(t)
     best, count = NONE, 0
-    for t in range(1, max(ws.length[node, i], ws.length[node, j]) + 1):
-        if first[t] != second[t] and (first[t] != second[t - 1] or first[t - 1] != second[t]):
-            continue
+    while hits != 0:
+        t = trailing_zeros(hits)
+        hits &= hits - np.uint64(1)
         count += 1
         kind, tight = _classify(ws, node, i, j, t, first[t] != second[t])
         urgency = ((2 - tight) * 2 + (kind != TARGET)) << TIME_BITS | t

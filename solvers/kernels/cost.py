@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.compiling import kernel
+from solvers.compiling import as_int, kernel
 from solvers.kernels import conflicts
 from solvers.kernels.bounds import cover, pair_excess
 from solvers.kernels.conflicts import least_beyond_horizon, open_root, raise_bounds, resolve_conflicts
 from solvers.kernels.pairs import pair_row
 from solvers.kernels.record import (
     BY_COST,
+    BY_STEPS,
     COST_VALUE,
     DETOUR,
     EXPANSIONS,
@@ -31,12 +32,13 @@ from solvers.kernels.workspace import AGENTS, COSTS, Workspace
 NONE = -2
 """Proven that there is no such plan; UNKNOWN: the budget ran out."""
 
-FIRST_SPLITS, MORE_SPLITS = 120, np.array([0, 200, 200, 200, 200, 1_000])
-"""Nodes of conflict-based search without and, by number of agents, with a bound from the pair tables: from then on the
-joint search is quicker, where it has fewer than five agents much sooner."""
+FIRST_SPLITS = np.array([0, 120, 120, 40, 120, 120])
+MORE_SPLITS = np.array([0, 200, 200, 40, 200, 1_000])
+"""By number of agents, nodes of conflict-based search without and with a bound from the pair tables: from then on the
+joint search is quicker, for three agents as soon as it has the tables."""
 PART_TRY = 300
 """Expansions for each three of the agents that might bound the cost, ten times as many for each four."""
-BEFORE_TRIPLES = 150
+BEFORE_TRIPLES = 50
 """Expansions of the cost search before it asks for the tables of three agents."""
 TRIPLE_STEP = 4
 """The tables of three reach this far above the bound at hand; where that is too near, they are filled again, twice as
@@ -47,10 +49,16 @@ far."""
 def cheapest(ws: Workspace, group: int, want_wait: bool, quick: bool, budget: int) -> None:
     """Settle the sum of costs and whether each cheapest plan has a wait."""
     record, team = ws.record[group], ws.team[group]
-    shortest = 0
+    shortest, known = 0, 0
     for q in range(record[MEMBERS]):
         shortest += distance(ws, team[q])
-    excess = _settle_cost(ws, group, True, shortest, record[DETOUR], COSTS - 1, quick, budget)
+        known += ws.steps[BY_STEPS, team[q]]
+    # The plan of least makespan is a first one: only a cheaper one is looked for.
+    known = min(known - shortest, COSTS)
+    excess = _settle_cost(ws, group, True, shortest, record[DETOUR], known - 1, quick, budget)
+    if excess == NONE and known < COSTS:
+        excess = known
+        _keep_plan_by_steps(ws, group)
     if excess < 0:
         return
     record[COST_VALUE] = shortest + excess
@@ -63,6 +71,7 @@ def cheapest(ws: Workspace, group: int, want_wait: bool, quick: bool, budget: in
         record[WAIT_COST_VALUE] = 1
     else:
         free = _settle_cost(ws, group, False, shortest, excess, excess, quick, budget)
+        # The plan found replaces the one that waits.
         record[WAIT_COST_VALUE] = UNKNOWN if free == UNKNOWN else int(free == NONE)
 
 
@@ -72,7 +81,7 @@ def _settle_cost(
 ) -> int:
     """Least excess between `least` and `most`; NONE when proven that there is none up to `most`, else UNKNOWN.
 
-    With `waits` the plan is kept.
+    The plan is kept.
     """
     record, team = ws.record[group], ws.team[group]
     members = record[MEMBERS]
@@ -80,14 +89,14 @@ def _settle_cost(
     if quick:
         count = open_root(ws, team, members, waits, shortest + least)
         status, bound = conflicts.CAPPED, shortest + least
-        for cap in (FIRST_SPLITS, MORE_SPLITS[members]):
-            if cap != FIRST_SPLITS:
+        for tables in range(2):
+            if tables:
                 fill_excess(ws, group)
                 least = max(least, _start_bound(ws, group))
                 if least > most:
                     return NONE
                 raise_bounds(ws, count, shortest + least)
-            before = count
+            before, cap = count, as_int(MORE_SPLITS[members] if tables else FIRST_SPLITS[members])
             status, bound, node, count = resolve_conflicts(
                 ws, team, members, waits, shortest + most, min(cap, budget), count
             )
@@ -95,14 +104,23 @@ def _settle_cost(
             if status != conflicts.CAPPED:
                 break
         if status == FOUND and bound <= horizon:
-            if waits:
-                _keep_walks(ws, group, node)
+            _keep_walks(ws, group, node)
             return bound - shortest
         if status == conflicts.EXHAUSTED and shortest + most < horizon:
             return NONE
         if bound <= horizon:
             least = max(least, bound - shortest)
     return _settle_jointly(ws, group, waits, least, most, quick, budget)
+
+
+@kernel
+def _keep_plan_by_steps(ws: Workspace, group: int) -> None:
+    """The plan of least makespan is the cheapest one, too."""
+    for q in range(ws.record[group, MEMBERS]):
+        i = ws.team[group, q]
+        ws.steps[BY_COST, i] = ws.steps[BY_STEPS, i]
+        for t in range(ws.steps[BY_STEPS, i] + 1):
+            ws.path[BY_COST, i, t] = ws.path[BY_STEPS, i, t]
 
 
 @kernel
@@ -161,11 +179,11 @@ def _settle_jointly(ws: Workspace, group: int, waits: bool, least: int, most: in
 def _search_all(
     ws: Workspace, group: int, waits: bool, triples: bool, least: int, most: int, limit: int
 ) -> tuple[int, int, int]:
-    """(status, excess or NONE or UNKNOWN, lower bound) of one joint search; with `waits` the plan is kept."""
+    """(status, excess or NONE or UNKNOWN, lower bound) of one joint search; the plan is kept."""
     record, team = ws.record[group], ws.team[group]
     status, excess, expansions, entry = search(ws, team, record[MEMBERS], waits, triples, least, most, limit)
     record[EXPANSIONS] += expansions
-    if status == FOUND and waits:
+    if status == FOUND:
         steps = read_path(ws, entry, team, record[MEMBERS], ws.path[BY_COST])
         if steps < 0:
             return CAPPED, UNKNOWN, excess

@@ -185,6 +185,8 @@ def _keep_makespan(ws: Workspace, group: int, steps: int) -> None:
 def needs_wait_by(ws: Workspace, group: int, makespan: int, budget: int) -> int:
     """Is there no plan without a wait that ends by `makespan`? 1, 0 or UNKNOWN."""
     record, team = ws.record[group], ws.team[group]
+    if record[WAIT_COST_VALUE] == 0 and _ends_by(ws, group, BY_COST, makespan):
+        return 0
     status, _ = _decide(ws, group, team, record[MEMBERS], makespan, False, record[HAS_STEPS], FIRST_TRY)
     if status == CAPPED:
         fill_steps(ws, group)
@@ -193,6 +195,15 @@ def needs_wait_by(ws: Workspace, group: int, makespan: int, budget: int) -> int:
             return 1
         status, _ = _decide(ws, group, team, record[MEMBERS], makespan, False, PAIRS_ONLY, budget)
     return UNKNOWN if status == CAPPED else int(status != FOUND)
+
+
+@kernel
+def _ends_by(ws: Workspace, group: int, kind: int, makespan: int) -> bool:
+    """Has every agent of the kept plan arrived by then?"""
+    latest = 0
+    for q in range(ws.record[group, MEMBERS]):
+        latest = max(latest, ws.steps[kind, ws.team[group, q]])
+    return latest <= makespan
 
 
 @kernel

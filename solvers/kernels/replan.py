@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.compiling import as_int, inlined_kernel, kernel
+from solvers.compiling import as_int, inlined_kernel, kernel, trailing_zeros
 from solvers.kernels.bits import bit_of, holds, spread
 from solvers.kernels.workspace import MOMENTS, Array, Word, Workspace
 
@@ -148,6 +148,11 @@ def _read_walk(
     v: int = as_int(ws.start[agent])
     ws.walk[node, agent, 0] = v
     for t in range(1, length + 1):
+        if (ws.narrow[node, agent] >> np.uint64(t)) & np.uint64(1) != 0:
+            low, high = ws.reach[t, 0], ws.reach[t, 1]
+            v = as_int(ws.cell[trailing_zeros(low) if low != 0 else 64 + trailing_zeros(high)])
+            ws.walk[node, agent, t] = v
+            continue
         best, fewest = -1, -1
         for action in range(5 if waits else 4):
             u = v if action == 4 else as_int(ws.neighbours[v, action])
