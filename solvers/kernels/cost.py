@@ -27,19 +27,18 @@ from solvers.kernels.record import (
 from solvers.kernels.search import CAPPED, EXHAUSTED, FOUND, search
 from solvers.kernels.store import read_path
 from solvers.kernels.tables import fill_excess, fill_triples
-from solvers.kernels.workspace import AGENTS, COSTS, Workspace
+from solvers.kernels.workspace import AGENTS, COSTS, SIZE, Workspace
 
 NONE = -2
 """Proven that there is no such plan; UNKNOWN: the budget ran out."""
 
-FIRST_SPLITS = np.array([0, 120, 120, 40, 120, 120])
-MORE_SPLITS = np.array([0, 200, 200, 40, 200, 1_000])
-"""By number of agents, nodes of conflict-based search without and with a bound from the pair tables: from then on the
-joint search is quicker, for three agents as soon as it has the tables."""
+MORE_SPLITS = np.array([0, 0, 0, 0, 200, 1_000])
+"""By number of agents, nodes of conflict-based search with a bound from the pair tables: from then on the joint search
+is quicker, for up to three agents as soon as it has the tables."""
 PART_TRY = 300
 """Expansions for each three of the agents that might bound the cost, ten times as many for each four."""
-BEFORE_TRIPLES = 50
-"""Expansions of the cost search before it asks for the tables of three agents."""
+BEFORE_TRIPLES = np.array([0, 0, 0, 150, 150, 50])
+"""By number of agents, expansions of the cost search before it asks for the tables of three."""
 TRIPLE_STEP = 4
 """The tables of three reach this far above the bound at hand; where that is too near, they are filled again, twice as
 far."""
@@ -96,7 +95,9 @@ def _settle_cost(
                 if least > most:
                     return NONE
                 raise_bounds(ws, count, shortest + least)
-            before, cap = count, as_int(MORE_SPLITS[members] if tables else FIRST_SPLITS[members])
+            # Without tables a node for each pair and cell: about as long as filling the tables takes.
+            cap = as_int(MORE_SPLITS[members]) if tables else members * (members - 1) // 2 * ws.frame[SIZE]
+            before = count
             status, bound, node, count = resolve_conflicts(
                 ws, team, members, waits, shortest + most, min(cap, budget), count
             )
@@ -158,7 +159,8 @@ def _settle_jointly(ws: Workspace, group: int, waits: bool, least: int, most: in
         return excess
     if quick:
         least = _bound_by_parts(ws, group, 3, waits, False, least, most, budget)
-        status, excess, least = _search_all(ws, group, waits, False, least, most, min(budget, BEFORE_TRIPLES))
+        tries = min(budget, as_int(BEFORE_TRIPLES[members]))
+        status, excess, least = _search_all(ws, group, waits, False, least, most, tries)
         if status != CAPPED:
             return excess
     limit, step = least, TRIPLE_STEP
