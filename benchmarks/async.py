@@ -129,10 +129,11 @@ def _read(store: RunStore, seed: int, cpu: float) -> Measured:
     one.outcomes = [outcome["name"] for outcome in reversed(environment["outcomes"])]
     # The same board under another seed is another pair.
     one.rows = [{**row, "task_id": f"{seed}/{row['task_id']}"} for row in after["tasks"]]
-    steps = [entry["values"] for stage in store.stages() for entry in store.read_metrics(stage)]
-    for values in steps[1:]:  # in the first one layers are compiled
-        one.steps += 1
-        one.train_s += values["time/step"]
-        one.rollout_s += (1 - values["rollout/idle_ratio"]) * values["time/step"]
-        one.learner_s += (1 - values["learner/idle_ratio"]) * values["time/step"]
+    for stage in store.stages():
+        for entry in store.read_metrics(stage):
+            values = entry["values"]
+            one.steps += 1
+            one.train_s += values["time/step"]
+            one.rollout_s += (1 - values["rollout/idle_ratio"]) * values["time/step"]
+            one.learner_s += (1 - values["learner/idle_ratio"]) * values["time/step"]
     return one
