@@ -1,4 +1,9 @@
-"""Sets of spots as two 64-bit words, the high one empty where the box of the components has at most 64 spots."""
+"""Sets of spots as two 64-bit words, the high one empty unless the board is wide.
+
+A move is a shift by one or by a row, in one word a rotation, so that the spots of a board lie on a ring. Where rows of
+a larger board overlap on it but none of their free cells do, one word is still enough: each direction has a mask of the
+spots on which its moves may land.
+"""
 
 from __future__ import annotations
 
@@ -27,36 +32,19 @@ def holds(low: Word, high: Word, spot: int) -> bool:
 @kernel
 def spread(ws: Workspace, low: Word, high: Word) -> tuple[Word, Word]:
     """All spots one move away from the set."""
-    one, width = np.uint64(1), np.uint64(ws.frame[WIDTH])
+    one, last = np.uint64(1), np.uint64(63)
+    width = np.uint64(ws.frame[WIDTH])
+    rest = np.uint64(64) - width
     low, high = np.uint64(low), np.uint64(high)
+    mask = ws.mask
     if ws.frame[WIDE] == 0:
-        low = (
-            (((low << width) | (low >> width)) & ws.mask[0]) | ((low >> one) & ws.mask[2]) | ((low << one) & ws.mask[4])
-        )
-        return low, high
-    last, rest = np.uint64(63), np.uint64(64) - width
+        vertical = (((low >> width) | (low << rest)) & mask[0]) | (((low << width) | (low >> rest)) & mask[2])
+        return vertical | (((low >> one) | (low << last)) & mask[4]) | (((low << one) | (low >> last)) & mask[6]), high
     up_low, up_high = (low >> width) | (high << rest), high >> width
     down_low, down_high = low << width, (high << width) | (low >> rest)
     left_low, left_high = (low >> one) | (high << last), high >> one
     right_low, right_high = low << one, (high << one) | (low >> last)
     return (
-        ((up_low | down_low) & ws.mask[0]) | (left_low & ws.mask[2]) | (right_low & ws.mask[4]),
-        ((up_high | down_high) & ws.mask[1]) | (left_high & ws.mask[3]) | (right_high & ws.mask[5]),
+        (up_low & mask[0]) | (down_low & mask[2]) | (left_low & mask[4]) | (right_low & mask[6]),
+        (up_high & mask[1]) | (down_high & mask[3]) | (left_high & mask[5]) | (right_high & mask[7]),
     )
-
-
-@kernel
-def set_frame(ws: Workspace, width: int, height: int, low: Word, high: Word) -> None:
-    """Take a box of this size, with these free spots, as the ground of `spread`."""
-    ws.frame[WIDTH] = width
-    ws.frame[WIDE] = width * height > 64
-    ws.mask[0], ws.mask[1] = low, high
-    left_low, left_high = np.uint64(low), np.uint64(high)
-    right_low, right_high = np.uint64(low), np.uint64(high)
-    for row in range(height):
-        first_low, first_high = bit_of(row * width)
-        last_low, last_high = bit_of(row * width + width - 1)
-        right_low, right_high = right_low & ~first_low, right_high & ~first_high
-        left_low, left_high = left_low & ~last_low, left_high & ~last_high
-    ws.mask[2], ws.mask[3] = left_low, left_high
-    ws.mask[4], ws.mask[5] = right_low, right_high

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.compiling import kernel, trailing_zeros
-from solvers.kernels.bits import bit_of, holds, set_frame, spread
-from solvers.kernels.workspace import INF, SIZE, WIDTH, Array, Word, Workspace
+from solvers.compiling import as_int, inlined_kernel, kernel, trailing_zeros
+from solvers.kernels.bits import bit_of, holds, spread
+from solvers.kernels.workspace import INF, SIZE, WIDE, WIDTH, Array, Word, Workspace
 
 
 @kernel
@@ -14,7 +14,7 @@ def read_board(ws: Workspace, holes: Array, starts: Array, goals: Array) -> int:
     """Fill frame, cells, neighbours, groups, starts and goals; V, or 0 when a goal is outside its start's component."""
     size = holes.shape[0]
     low, high = _free_spots(holes)
-    set_frame(ws, size, size, low, high)
+    _lay_out(ws, size, low, high)
     room_low, room_high = np.uint64(0), np.uint64(0)
     for i in range(len(starts)):
         ws.group_of[i] = -1
@@ -28,7 +28,9 @@ def read_board(ws: Workspace, holes: Array, starts: Array, goals: Array) -> int:
                 ws.group_of[j] = i
                 if not holds(low, high, goals[j]):
                     return 0
-    return _number_cells(ws, size, room_low, room_high, starts, goals)
+    ws.frame[SIZE] = _number_cells(ws, size, room_low, room_high)
+    _name_agents(ws, starts, goals)
+    return as_int(ws.frame[SIZE])
 
 
 @kernel
@@ -59,52 +61,108 @@ def _flood(ws: Workspace, source: int) -> tuple[Word, Word]:
 
 
 @kernel
-def _number_cells(ws: Workspace, size: int, low: Word, high: Word, starts: Array, goals: Array) -> int:
-    """Number the cells of the room and, on a large board, move it into its bounding box if one word then suffices."""
-    top, bottom, left, right = 0, size - 1, 0, size - 1
-    if size > 8:
-        top, bottom, left, right = _box(size, low, high)
-        if (bottom - top + 1) * (right - left + 1) > 64:
-            top, bottom, left, right = 0, size - 1, 0, size - 1
-    width, height = right - left + 1, bottom - top + 1
+def _lay_out(ws: Workspace, size: int, low: Word, high: Word) -> None:
+    """Row by row, as on the board: a move may land on any free spot, but not come out on the other side."""
+    low, high = np.uint64(low), np.uint64(high)
+    ws.frame[WIDTH], ws.frame[WIDE] = size, size > 8
+    ws.mask[0], ws.mask[1], ws.mask[2], ws.mask[3] = low, high, low, high
+    left_low, left_high, right_low, right_high = low, high, low, high
+    for row in range(size):
+        first_low, first_high = bit_of(row * size)
+        last_low, last_high = bit_of(row * size + size - 1)
+        right_low, right_high = right_low & ~first_low, right_high & ~first_high
+        left_low, left_high = left_low & ~last_low, left_high & ~last_high
+    if size == 8:
+        edge = np.uint64(255)
+        ws.mask[0], ws.mask[2] = low & ~(edge << np.uint64(56)), low & ~edge
+    ws.mask[4], ws.mask[5], ws.mask[6], ws.mask[7] = left_low, left_high, right_low, right_high
+
+
+@kernel
+def _wind_up(ws: Workspace, size: int, low: Word, high: Word) -> bool:
+    """Lay out the cells of a larger board in one word, each row so many spots after the last one that none meet."""
+    for offset in range(62):
+        width = 2 + (size - 2 + offset) % 62
+        taken = np.uint64(0)
+        row = 0
+        while row < size:
+            spots = _wind(_row_of(size, low, high, row), width * row)
+            if taken & spots != 0:
+                break
+            taken |= spots
+            row += 1
+        if row < size:
+            continue
+        ws.frame[WIDTH], ws.frame[WIDE] = width, 0
+        ws.mask[:] = np.uint64(0)
+        before = np.uint64(0)
+        for row in range(size):
+            here = _row_of(size, low, high, row)
+            ws.mask[2] |= _wind(here & before, width * row)
+            ws.mask[0] |= _wind(here & before, width * (row - 1))
+            ws.mask[4] |= _wind(here & (here >> np.uint64(1)), width * row)
+            ws.mask[6] |= _wind(here & (here << np.uint64(1)), width * row)
+            before = here
+        return True
+    return False
+
+
+@inlined_kernel
+def _row_of(size: int, low: Word, high: Word, row: int) -> Word:
+    """The free cells of a row of the board, the leftmost one in the lowest bit."""
+    first = row * size
+    if first >= 64:
+        bits = np.uint64(high) >> np.uint64(first - 64)
+    else:
+        bits = np.uint64(low) >> np.uint64(first)
+        if first + size > 64:
+            bits |= np.uint64(high) << np.uint64(64 - first)
+    return bits & ((np.uint64(1) << np.uint64(size)) - np.uint64(1))
+
+
+@inlined_kernel
+def _wind(spots: Word, by: int) -> Word:
+    """Move spots along the ring of one word."""
+    spots = np.uint64(spots)
+    return (spots << np.uint64(by & 63)) | (spots >> np.uint64(-by & 63))
+
+
+@kernel
+def _number_cells(ws: Workspace, size: int, low: Word, high: Word) -> int:
+    """Number the cells of the room row by row, in one word if they fit into it; their number."""
+    wound = size > 8 and _wind_up(ws, size, low, high)
+    width = ws.frame[WIDTH]
     count = 0
-    moved_low, moved_high = np.uint64(0), np.uint64(0)
-    for row in range(height):
-        for column in range(width):
-            spot = row * width + column
-            ws.cell[spot] = -1
-            if holds(low, high, (row + top) * size + column + left):
-                bit_low, bit_high = bit_of(spot)
-                moved_low, moved_high = moved_low | bit_low, moved_high | bit_high
-                ws.cell[spot] = count
-                ws.spot[count] = spot
-                up = ws.cell[spot - width] if row > 0 else -1
-                before = ws.cell[spot - 1] if column > 0 else -1
-                ws.neighbours[count, 0], ws.neighbours[count, 1] = up, -1
-                ws.neighbours[count, 2], ws.neighbours[count, 3] = before, -1
-                if up >= 0:
-                    ws.neighbours[up, 1] = count
-                if before >= 0:
-                    ws.neighbours[before, 3] = count
-                count += 1
-    set_frame(ws, width, height, moved_low, moved_high)
-    ws.frame[SIZE] = count
-    _name_agents(ws, size, top, left, starts, goals)
+    for row in range(size):
+        for column in range(size):
+            place = row * size + column
+            ws.number[place] = -1
+            if not holds(low, high, place):
+                continue
+            spot = (row * width + column) & 63 if wound else place
+            ws.number[place], ws.cell[spot], ws.spot[count] = count, count, spot
+            up = ws.number[place - size] if row > 0 else -1
+            before = ws.number[place - 1] if column > 0 else -1
+            ws.neighbours[count, 0], ws.neighbours[count, 1] = up, -1
+            ws.neighbours[count, 2], ws.neighbours[count, 3] = before, -1
+            if up >= 0:
+                ws.neighbours[up, 1] = count
+            if before >= 0:
+                ws.neighbours[before, 3] = count
+            count += 1
     return count
 
 
 @kernel
-def _name_agents(ws: Workspace, size: int, top: int, left: int, starts: Array, goals: Array) -> None:
+def _name_agents(ws: Workspace, starts: Array, goals: Array) -> None:
     """Sort the agents by component and falling distance, and measure their distances."""
-    width = ws.frame[WIDTH]
     count = 0
     for leader in range(len(starts)):
         first = count
         for agent in range(leader, len(starts)):
             if ws.group_of[agent] != leader:
                 continue
-            start = ws.cell[(starts[agent] // size - top) * width + starts[agent] % size - left]
-            goal = ws.cell[(goals[agent] // size - top) * width + goals[agent] % size - left]
+            start, goal = ws.number[starts[agent]], ws.number[goals[agent]]
             ws.name[count], ws.start[count], ws.goal[count] = agent, start, goal
             measure(ws, goal, -1, -1, ws.dist[count])
             place = count
@@ -123,20 +181,6 @@ def _swap_agents(ws: Workspace, place: int) -> None:
         kept = ws.dist[place, v]
         ws.dist[place, v] = ws.dist[place - 1, v]
         ws.dist[place - 1, v] = kept
-
-
-@kernel
-def _box(size: int, low: Word, high: Word) -> tuple[int, int, int, int]:
-    """(top, bottom, left, right) of a set on the whole board."""
-    top, bottom, left, right = size, -1, size, -1
-    for half in range(2):
-        rest = np.uint64(low) if half == 0 else np.uint64(high)
-        while rest != 0:
-            spot = 64 * half + trailing_zeros(rest)
-            rest &= rest - np.uint64(1)
-            top, bottom = min(top, spot // size), max(bottom, spot // size)
-            left, right = min(left, spot % size), max(right, spot % size)
-    return top, bottom, left, right
 
 
 @kernel

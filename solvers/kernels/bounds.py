@@ -48,18 +48,14 @@ def _pair_covers(agents: int) -> set[tuple[int, ...]]:
 
 
 def _triple_covers(agents: int) -> set[tuple[int, ...]]:
-    """Halves of triples and pairs in which every agent has weight at most one."""
-    names = range(agents)
+    """Halves of triples and pairs of up to four agents in which every agent has weight at most one."""
     if agents == 3:
         return {(_triple(0, 1, 2),) * 2}
     rows: set[tuple[int, ...]] = set()
-    for a, b, c, d in permutations(names, 4):
-        if agents == 4:
+    if agents == 4:
+        for a, b, c, d in permutations(range(agents)):
             rows.add((_triple(a, b, c),) * 2)
             rows.add(tuple(sorted([_triple(a, b, c), _triple(a, b, d), _pair(c, d)])))
-    for a, b, c, d, e in permutations(names, 5):
-        rows.add(tuple(sorted([_triple(a, b, c), _triple(a, d, e), _pair(b, d), _pair(c, e)])))
-        rows.add(tuple(sorted([_triple(a, b, c), _triple(a, b, d), _pair(c, e), _pair(d, e)])))
     return rows
 
 
@@ -71,6 +67,27 @@ OPPOSITE_TRIPLE = np.zeros(PAIRS, np.int64)
 """And the triple of the other three, for every pair."""
 for _two in combinations(range(AGENTS), 2):
     OPPOSITE_TRIPLE[_pair(*_two)] = _triple(*sorted(set(range(AGENTS)) - set(_two)))
+
+SHARING = np.zeros((PAIRS, 6), np.int64)
+"""For every pair a, b of five agents with the others c, d, e: the triples abc, abd, abe, the pairs cd, ce, de."""
+for _a, _b in combinations(range(AGENTS), 2):
+    _c, _d, _e = sorted(set(range(AGENTS)) - {_a, _b})
+    SHARING[_pair(_a, _b)] = [
+        *(_triple(_a, _b, _c), _triple(_a, _b, _d), _triple(_a, _b, _e)),
+        *(_pair(_c, _d), _pair(_c, _e), _pair(_d, _e)),
+    ]
+MEETING = np.zeros((AGENTS, 12), np.int64)
+"""For every agent a with the others b, c, d, e: pairs bc, de, bd, ce, be, cd; then the triples of these pairs and a."""
+for _a in range(AGENTS):
+    _b, _c, _d, _e = sorted(set(range(AGENTS)) - {_a})
+    _pairs = [(_b, _c), (_d, _e), (_b, _d), (_c, _e), (_b, _e), (_c, _d)]
+    MEETING[_a] = [*(_pair(*_two) for _two in _pairs), *(_triple(_a, *_two) for _two in _pairs)]
+APART = np.full((AGENTS + 1, PAIRS, 3), ZERO)
+"""By number of agents and for every pair, the pairs that share no agent with it; the rest are zeros."""
+for _agents in range(AGENTS + 1):
+    for _two in combinations(range(_agents), 2):
+        _apart = [_pair(*_other) for _other in combinations(range(_agents), 2) if not {*_two} & {*_other}]
+        APART[_agents, _pair(*_two), : len(_apart)] = _apart
 
 _ROWS = [sorted(cover(agents)) for agents in range(AGENTS + 1) for cover in (_pair_covers, _triple_covers)]
 COVER_FROM = np.array([sum(map(len, _ROWS[:part])) for part in range(len(_ROWS) + 1)], np.int64)
@@ -88,11 +105,7 @@ def cover(values: Array, agents: int, triples: bool, enough: int) -> int:
             total += values[row]
         best = total // 3
     elif triples and agents == 5:
-        total = 5
-        for row in range(TRIPLES):
-            total += values[PAIRS + row]
-            best = max(best, values[PAIRS + row] + values[OPPOSITE[row]])
-        best = max(best, total // 6)
+        return _cover_of_five(values, enough)
     # Whole triples say at least what their pairs do, but for two pairs of four agents.
     part = 2 * agents + (1 if triples and agents != 4 else 0)
     for row in range(COVER_FROM[part], COVER_FROM[2 * agents + (2 if triples else 1)]):
@@ -103,6 +116,35 @@ def cover(values: Array, agents: int, triples: bool, enough: int) -> int:
             total += values[COVER[row, term]]
         best = max(best, total // 2)
     return best
+
+
+@kernel
+def _cover_of_five(values: Array, enough: int) -> int:
+    """As cover, of five agents and with triples: whole, halves and sixths of them, with agents at most once in all."""
+    best: int = 0
+    total = 5
+    for row in range(TRIPLES):
+        total += values[PAIRS + row]
+        best = max(best, values[PAIRS + row] + values[OPPOSITE[row]])
+    best = max(best, total // 6)
+    if best > enough:
+        return best
+    halves: int = 0
+    for row in range(PAIRS):
+        # Two triples that share this pair, and the two pairs of their other agents with the fifth.
+        first, second, third = values[SHARING[row, 0]], values[SHARING[row, 1]], values[SHARING[row, 2]]
+        one, two, three = values[SHARING[row, 3]], values[SHARING[row, 4]], values[SHARING[row, 5]]
+        halves = max(halves, first + second + two + three, first + third + one + three, second + third + one + two)
+    for agent in range(AGENTS):
+        # Two triples that share this agent only, and two pairs with an agent of each.
+        one = values[MEETING[agent, 0]] + values[MEETING[agent, 1]]
+        two = values[MEETING[agent, 2]] + values[MEETING[agent, 3]]
+        three = values[MEETING[agent, 4]] + values[MEETING[agent, 5]]
+        first = values[MEETING[agent, 6]] + values[MEETING[agent, 7]]
+        second = values[MEETING[agent, 8]] + values[MEETING[agent, 9]]
+        third = values[MEETING[agent, 10]] + values[MEETING[agent, 11]]
+        halves = max(halves, first + max(two, three), second + max(one, three), third + max(one, two))
+    return max(best, (halves + 1) // 2)
 
 
 @kernel

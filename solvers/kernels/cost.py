@@ -6,9 +6,8 @@ import numpy as np
 
 from solvers.compiling import as_int, kernel
 from solvers.kernels import conflicts
-from solvers.kernels.bounds import cover, pair_excess
+from solvers.kernels.bounds import cover
 from solvers.kernels.conflicts import least_beyond_horizon, open_root, raise_bounds, resolve_conflicts
-from solvers.kernels.pairs import pair_row
 from solvers.kernels.record import (
     BY_COST,
     BY_STEPS,
@@ -26,7 +25,7 @@ from solvers.kernels.record import (
 )
 from solvers.kernels.search import CAPPED, EXHAUSTED, FOUND, search
 from solvers.kernels.store import read_path
-from solvers.kernels.tables import fill_excess, fill_triples
+from solvers.kernels.tables import fill_excess, fill_triples, note_start_pairs
 from solvers.kernels.workspace import AGENTS, COSTS, SIZE, Workspace
 
 NONE = -2
@@ -82,6 +81,8 @@ def _settle_cost(
 
     The plan is kept.
     """
+    if least > most:
+        return NONE
     record, team = ws.record[group], ws.team[group]
     members = record[MEMBERS]
     horizon = least_beyond_horizon(ws, team, members)
@@ -137,16 +138,9 @@ def _keep_walks(ws: Workspace, group: int, node: int) -> None:
 @kernel
 def _start_bound(ws: Workspace, group: int) -> int:
     """Excess of the start by the pair tables."""
-    members, team = ws.record[group, MEMBERS], ws.team[group]
     values = ws.locals[0]
-    values[:] = 0
-    for q in range(members):
-        for r in range(q):
-            i, j = team[r], team[q]
-            home, other = int(ws.start[i] == ws.goal[i]), int(ws.start[j] == ws.goal[j])
-            if not (home or other):
-                values[pair_row(r, q)] = pair_excess(ws, i, j, ws.start[i], ws.start[j], 0, 0)
-    return cover(values, members, False, COSTS)
+    note_start_pairs(ws, group, values)
+    return cover(values, as_int(ws.record[group, MEMBERS]), False, COSTS)
 
 
 @kernel

@@ -10,7 +10,7 @@ import numpy as np
 
 from solvers.compiling import as_int, inlined_kernel, kernel, trailing_zeros
 from solvers.kernels.bits import bit_of, spread
-from solvers.kernels.workspace import INF, PAIRS, SIZE, Array, Word, Workspace
+from solvers.kernels.workspace import INF, PAIRS, SIZE, WIDE, Array, Word, Workspace
 
 
 @kernel
@@ -30,8 +30,10 @@ def _expand_row(ws: Workspace, a: int, low: Word, high: Word, out: Array) -> Non
     reach_low, reach_high = reach_low | low, reach_high | high
     here_low, here_high = bit_of(ws.spot[a])
     touching_low, touching_high = low & ws.near[a, 0], high & ws.near[a, 1]
+    wide = ws.frame[WIDE] != 0
     out[a, 0] |= reach_low & ~here_low
-    out[a, 1] |= reach_high & ~here_high
+    if wide:
+        out[a, 1] |= reach_high & ~here_high
     for action in range(4):
         previous = ws.neighbours[a, action]
         if previous < 0:
@@ -41,7 +43,8 @@ def _expand_row(ws: Workspace, a: int, low: Word, high: Word, out: Array) -> Non
         if (touching_low & ~bit_low) == 0 and (touching_high & ~bit_high) == 0:
             gone_low, gone_high = gone_low | here_low, gone_high | here_high
         out[previous, 0] |= reach_low & ~gone_low
-        out[previous, 1] |= reach_high & ~gone_high
+        if wide:
+            out[previous, 1] |= reach_high & ~gone_high
 
 
 @kernel

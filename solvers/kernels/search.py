@@ -11,7 +11,16 @@ from __future__ import annotations
 import numpy as np
 
 from solvers.compiling import as_int, inlined_kernel, kernel, trailing_zeros
-from solvers.kernels.bounds import HOPELESS, OPPOSITE, OPPOSITE_TRIPLE, cover, pair_excess, triple_excess, triple_row
+from solvers.kernels.bounds import (
+    APART,
+    HOPELESS,
+    OPPOSITE,
+    OPPOSITE_TRIPLE,
+    cover,
+    pair_excess,
+    triple_excess,
+    triple_row,
+)
 from solvers.kernels.pairs import pair_row
 from solvers.kernels.store import add_entry, cells_of, clear_open, clear_store, find_slot, pop, push
 from solvers.kernels.workspace import (
@@ -33,7 +42,7 @@ from solvers.kernels.workspace import (
 EXHAUSTED, FOUND, CAPPED = 0, 1, 2
 
 # rows of Workspace.locals
-OLD, NEW, WAS_DONE, DONE, SPENT, OPTION, BEFORE, VALUES, KEY = range(9)
+OLD, NEW, WAS_DONE, DONE, SPENT, RETURNING, OPTION, BEFORE, VALUES, KEY = range(10)
 DONE_MASK = (1 << 5) - 1
 FARTHER, FARTHEST = 3_000, 3
 """Successors are opened up to a ceiling above the bound, by one and one more every so many expansions, at most so far:
@@ -96,7 +105,7 @@ def _open_starts(ws: Workspace, team: Array, agents: int, triples: bool, least: 
         for q in range(agents):
             done[q] = (chosen >> q) & 1
         _look_up(ws, team, agents, triples, cells, done, ws.locals[VALUES])
-        bound = max(least, _bound(ws, team, agents, triples, COSTS))
+        bound = max(least, cover(ws.locals[VALUES], agents, triples, COSTS))
         if bound <= most:
             start_key = key | (chosen << DONE_SHIFT)
             push(ws, bound, add_entry(ws, find_slot(ws, start_key), start_key, 0, -1), 0)
@@ -117,25 +126,13 @@ def _look_up(ws: Workspace, team: Array, agents: int, triples: bool, cells: Arra
 
 
 @kernel
-def _bound(ws: Workspace, team: Array, agents: int, triples: bool, enough: int) -> int:
-    """Least excess from the new cells on; exact only up to `enough`."""
-    returning = 0
-    for q in range(agents):
-        returning += 2 * (ws.locals[NEW, q] == ws.goal[team[q]] and not ws.locals[DONE, q])
-    if returning > enough:
-        return returning
-    return max(returning, cover(ws.locals[VALUES], agents, triples, enough))
-
-
-@kernel
 def _expand(
     ws: Workspace, team: Array, agents: int, waits: bool, triples: bool, bound: int, ceiling: int, entry: int
 ) -> int:
     """Open all successors within the ceiling; the least bound of the others.
 
-    The agents move one after another; each choice thins out the moves of those that come later. A pair that moved and
-    the excess of those outside it, where they stand, are apart, so they add up; the same for a triple and the pair
-    outside it.
+    The moves of two and of three agents that fit are listed first, as bit sets; then the agents move one after another,
+    each choice thinning out the moves of those that come later.
     """
     old, was, option, before = ws.locals[OLD], ws.locals[WAS_DONE], ws.locals[OPTION], ws.locals[BEFORE]
     key, cost = ws.key[entry], as_int(ws.cost[entry])
@@ -145,8 +142,11 @@ def _expand(
         _list_moves(ws, q, team[q], old[q], was[q], waits)
         ws.untried[0, q] = (1 << ws.moves[q]) - 1
     _look_up(ws, team, agents, triples, old, was, before)
-    later = _pair_moves(ws, team, agents, triples, ceiling - cost) + cost
-    ws.locals[SPENT, 0], ws.locals[KEY, 0] = cost, 0
+    later = _pair_moves(ws, team, agents, triples, ceiling - cost)
+    if triples:
+        later = min(later, _triple_moves(ws, team, agents, ceiling - cost))
+    later += cost
+    ws.locals[SPENT, 0], ws.locals[RETURNING, 0], ws.locals[KEY, 0] = cost, 0, 0
     q = 0
     while q >= 0:
         left = as_int(ws.untried[q, q])
@@ -154,85 +154,31 @@ def _expand(
             q -= 1
             continue
         ws.untried[q, q] = left & (left - 1)
-        option[q] = trailing_zeros(np.uint64(left))
-        _move(ws, agents, triples, q)
+        choice = trailing_zeros(np.uint64(left))
+        option[q] = choice
+        ws.locals[SPENT, q + 1] = ws.locals[SPENT, q] + ws.move_cost[q, choice]
+        ws.locals[RETURNING, q + 1] = ws.locals[RETURNING, q] + ws.move_return[q, choice]
+        ws.locals[KEY, q + 1] = ws.locals[KEY, q] | ws.move_key[q, choice]
         if q + 1 == agents:
-            later = min(later, _open(ws, team, agents, triples, bound, ceiling, entry))
-        else:
-            some, low = _thin_out(ws, team, agents, triples, q, cost, ceiling)
-            later = min(later, low)
-            q += some
+            later = min(later, _open(ws, agents, triples, bound, ceiling, entry))
+        elif _thin_out(ws, agents, triples, q):
+            q += 1
     return later
 
 
 @inlined_kernel
-def _move(ws: Workspace, agents: int, triples: bool, q: int) -> None:
-    """Take the chosen option of position q: its cell, cost, part of the key and the excess with those before it."""
-    option, values = ws.locals[OPTION], ws.locals[VALUES]
-    choice = option[q]
-    cell, stops = ws.move_cell[q, choice], ws.move_done[q, choice]
-    ws.locals[NEW, q], ws.locals[DONE, q] = cell, stops
-    ws.locals[SPENT, q + 1] = ws.locals[SPENT, q] + ws.move_cost[q, choice]
-    ws.locals[KEY, q + 1] = ws.locals[KEY, q] | cell << (CELL_BITS * q) | stops << (DONE_SHIFT + q)
-    for r in range(q):
-        values[pair_row(r, q)] = as_int(ws.move_pair[pair_row(r, q), option[r], choice])
-        if triples:
-            for p in range(r):
-                values[PAIRS + triple_row(p, r, q)] = as_int(ws.move_triple[triple_row(p, r, q), choice])
-
-
-@kernel
-def _thin_out(
-    ws: Workspace, team: Array, agents: int, triples: bool, q: int, cost: int, ceiling: int
-) -> tuple[int, int]:
-    """(1 if every later position still has a move that fits the choices so far, least bound of those that do not)."""
-    low = HOPELESS
+def _thin_out(ws: Workspace, agents: int, triples: bool, q: int) -> bool:
+    """Keep the moves of the later positions that fit the choices up to position q; has each of them one left?"""
+    option = ws.locals[OPTION]
     for r in range(q + 1, agents):
-        left = as_int(ws.untried[q, r]) & as_int(ws.fits[pair_row(q, r), ws.locals[OPTION, q]])
+        left = as_int(ws.untried[q, r]) & as_int(ws.fits[pair_row(q, r), option[q]])
         if triples:
             for p in range(q):
-                if left != 0:
-                    left, beyond = _fit_triple(ws, team, agents, p, q, r, left, cost, ceiling)
-                    low = min(low, beyond)
+                left &= as_int(ws.fits_two[triple_row(p, q, r), option[p], option[q]])
         if left == 0:
-            return 0, low
+            return False
         ws.untried[q + 1, r] = left
-    return 1, low
-
-
-@inlined_kernel
-def _fit_triple(
-    ws: Workspace, team: Array, agents: int, p: int, q: int, r: int, moves: int, cost: int, ceiling: int
-) -> tuple[int, int]:
-    """(those of the moves of position r that keep within the ceiling with the choices of p < q < r, the least bound
-    of the others); their excess goes to ws.move_triple."""
-    new, done, option = ws.locals[NEW], ws.locals[DONE], ws.locals[OPTION]
-    row = triple_row(p, q, r)
-    spent = cost + ws.move_cost[p, option[p]] + ws.move_cost[q, option[q]]
-    if agents == AGENTS:
-        spent += ws.locals[BEFORE, OPPOSITE[row]]
-    size = ws.frame[SIZE]
-    base = (new[p] * size + new[q]) * size
-    table = triple_row(team[p], team[q], team[r])
-    some_done = done[p] | done[q]
-    low = HOPELESS
-    fit, rest = 0, moves
-    while rest != 0:
-        choice = trailing_zeros(np.uint64(rest))
-        rest &= rest - 1
-        if some_done | ws.move_done[r, choice]:
-            new[r], done[r] = ws.move_cell[r, choice], ws.move_done[r, choice]
-            value = triple_excess(ws, team, new, done, p, q, r)
-        else:
-            value = as_int(ws.triple_excess[table, base + ws.move_cell[r, choice]])
-            value = HOPELESS if value == INF else value
-        taken = spent + ws.move_cost[r, choice] + value
-        if taken > ceiling:
-            low = min(low, taken)
-        else:
-            fit |= 1 << choice
-            ws.move_triple[row, choice] = value
-    return fit, low
+    return True
 
 
 @kernel
@@ -250,30 +196,37 @@ def _list_moves(ws: Workspace, q: int, i: int, v: int, was_done: int, waits: boo
                     continue
             elif was_done or u < 0 or 1 + as_int(ws.dist[i, u]) - before != detour:
                 continue
-            ws.move_cell[q, count], ws.move_done[q, count] = u, was_done
-            ws.move_cost[q, count] = 0 if was_done else detour
+            on_goal = u == ws.goal[i]
+            _note_move(ws, q, count, u, was_done, 0 if was_done else detour, on_goal and not was_done)
             count += 1
-            if action != 4 and u == ws.goal[i]:
-                ws.move_cell[q, count], ws.move_done[q, count], ws.move_cost[q, count] = u, 1, detour
+            if action != 4 and on_goal:
+                _note_move(ws, q, count, u, 1, detour, False)
                 count += 1
     ws.moves[q] = count
 
 
+@inlined_kernel
+def _note_move(ws: Workspace, q: int, choice: int, cell: int, stops: int, cost: int, returns: bool) -> None:
+    """Note a move of position q; one that ends on the goal but `returns` there takes two more at least."""
+    ws.move_cell[q, choice], ws.move_done[q, choice], ws.move_cost[q, choice] = cell, stops, cost
+    ws.move_return[q, choice] = 2 if returns else 0
+    ws.move_key[q, choice] = cell << (CELL_BITS * q) | stops << (DONE_SHIFT + q)
+
+
 @kernel
 def _pair_moves(ws: Workspace, team: Array, agents: int, triples: bool, room: int) -> int:
-    """Fill ws.move_pair and ws.fits, where two moves do not collide nor take more than `room`; the least beyond it."""
+    """Fill ws.move_pair and ws.fits, where two moves do not collide nor take more than `room`; the least beyond it.
+
+    A pair that moves and the excess of those outside it, where they stand, are apart, so they add up.
+    """
     old, before = ws.locals[OLD], ws.locals[BEFORE]
     later = HOPELESS
     for q in range(agents):
         for r in range(q):
             row = pair_row(r, q)
-            rest = 0
-            for p in range(agents):
-                for o in range(p):
-                    if p != q and p != r and o != q and o != r:
-                        rest = max(rest, before[pair_row(o, p)])
-            if triples and agents == AGENTS:
-                rest = max(rest, before[OPPOSITE_TRIPLE[row]])
+            rest = before[OPPOSITE_TRIPLE[row]] if triples and agents == AGENTS else 0
+            for other in range(3):
+                rest = max(rest, before[APART[agents, row, other]])
             for a in range(ws.moves[r]):
                 u, u_done = ws.move_cell[r, a], ws.move_done[r, a]
                 fits = 0
@@ -291,8 +244,55 @@ def _pair_moves(ws: Workspace, team: Array, agents: int, triples: bool, room: in
     return later
 
 
+@kernel
+def _triple_moves(ws: Workspace, team: Array, agents: int, room: int) -> int:
+    """The same for three agents, ws.move_triple and ws.fits_two, the moves of the third by those of the first two.
+
+    Two moves that leave a third agent none do not fit.
+    """
+    new, done, before = ws.locals[NEW], ws.locals[DONE], ws.locals[BEFORE]
+    size = ws.frame[SIZE]
+    later = HOPELESS
+    for r in range(agents):
+        for q in range(r):
+            for p in range(q):
+                row, table = triple_row(p, q, r), triple_row(team[p], team[q], team[r])
+                rest = before[OPPOSITE[row]] if agents == AGENTS else 0
+                for a in range(ws.moves[p]):
+                    new[p], done[p] = ws.move_cell[p, a], ws.move_done[p, a]
+                    seconds = as_int(ws.fits[pair_row(p, q), a])
+                    while seconds != 0:
+                        b = trailing_zeros(np.uint64(seconds))
+                        seconds &= seconds - 1
+                        new[q], done[q] = ws.move_cell[q, b], ws.move_done[q, b]
+                        some_done = done[p] | done[q]
+                        base = (new[p] * size + new[q]) * size
+                        spent = ws.move_cost[p, a] + ws.move_cost[q, b] + rest
+                        fits = 0
+                        thirds = as_int(ws.fits[pair_row(p, r), a]) & as_int(ws.fits[pair_row(q, r), b])
+                        while thirds != 0:
+                            c = trailing_zeros(np.uint64(thirds))
+                            thirds &= thirds - 1
+                            if some_done | ws.move_done[r, c]:
+                                new[r], done[r] = ws.move_cell[r, c], ws.move_done[r, c]
+                                value = triple_excess(ws, team, new, done, p, q, r)
+                            else:
+                                value = as_int(ws.triple_excess[table, base + ws.move_cell[r, c]])
+                                value = HOPELESS if value == INF else value
+                            taken = spent + ws.move_cost[r, c] + value
+                            if taken > room:
+                                later = min(later, taken)
+                            else:
+                                fits |= 1 << c
+                                ws.move_triple[row, a, b, c] = value
+                        ws.fits_two[row, a, b] = fits
+                        if fits == 0:
+                            ws.fits[pair_row(p, q), a] = as_int(ws.fits[pair_row(p, q), a]) & ~(1 << b)
+    return later
+
+
 @inlined_kernel
-def _open(ws: Workspace, team: Array, agents: int, triples: bool, bound: int, ceiling: int, entry: int) -> int:
+def _open(ws: Workspace, agents: int, triples: bool, bound: int, ceiling: int, entry: int) -> int:
     """Open the configuration just put together if it is new or now cheaper and within the ceiling; its own bound if
     it is beyond."""
     key, cost = ws.locals[KEY, agents], as_int(ws.locals[SPENT, agents])
@@ -300,7 +300,7 @@ def _open(ws: Workspace, team: Array, agents: int, triples: bool, bound: int, ce
     found = ws.slots[slot]
     if found >= 0 and ws.cost[found] <= cost:
         return HOPELESS
-    low = cost + _bound(ws, team, agents, triples, ceiling - cost)
+    low = cost + _bound(ws, agents, triples, ceiling - cost)
     if low > ceiling:
         return low
     if found < 0:
@@ -312,3 +312,17 @@ def _open(ws: Workspace, team: Array, agents: int, triples: bool, bound: int, ce
         ws.parent[found] = entry
     push(ws, max(bound, low), found, cost)
     return HOPELESS
+
+
+@inlined_kernel
+def _bound(ws: Workspace, agents: int, triples: bool, enough: int) -> int:
+    """Least excess from the configuration just put together on; exact only up to `enough`."""
+    option, values = ws.locals[OPTION], ws.locals[VALUES]
+    for q in range(agents):
+        for r in range(q):
+            values[pair_row(r, q)] = as_int(ws.move_pair[pair_row(r, q), option[r], option[q]])
+            if triples:
+                for p in range(r):
+                    row = triple_row(p, r, q)
+                    values[PAIRS + row] = as_int(ws.move_triple[row, option[p], option[r], option[q]])
+    return max(as_int(ws.locals[RETURNING, agents]), cover(values, agents, triples, enough))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from solvers.compiling import kernel
 from solvers.kernels.board import fill_near, measure
-from solvers.kernels.bounds import triple_row
-from solvers.kernels.pairs import fill_pair_excess, fill_pair_steps
+from solvers.kernels.bounds import OPPOSITE, pair_excess, triple_row
+from solvers.kernels.pairs import fill_pair_excess, fill_pair_steps, pair_row
 from solvers.kernels.record import HAS_EXCESS, HAS_STEPS, HAS_TRIPLES, HAS_WITHIN, MEMBERS
 from solvers.kernels.triples import fill_triple_excess, fill_triple_steps, fill_within
-from solvers.kernels.workspace import CANCEL, SIZE, Workspace
+from solvers.kernels.workspace import AGENTS, CANCEL, SIZE, Array, Workspace
 
 
 @kernel
@@ -81,16 +81,35 @@ def _fill_pairs_around(ws: Workspace, group: int, barred: int) -> None:
 
 
 @kernel
+def note_start_pairs(ws: Workspace, group: int, values: Array) -> None:
+    """Excess of every pair at the start, by the pair tables; zero where one of the two may stop there at once."""
+    members, team = ws.record[group, MEMBERS], ws.team[group]
+    values[:] = 0
+    for q in range(members):
+        for r in range(q):
+            i, j = team[r], team[q]
+            home, other = int(ws.start[i] == ws.goal[i]), int(ws.start[j] == ws.goal[j])
+            if not (home or other):
+                values[pair_row(r, q)] = pair_excess(ws, i, j, ws.start[i], ws.start[j], 0, 0)
+
+
+@kernel
 def fill_triples(ws: Workspace, group: int, limit: int) -> None:
-    """Tables of three up to an excess of `limit` of all; the record keeps one more, zero being none."""
+    """Tables of three up to an excess of `limit` of all; the record keeps one more, zero being none.
+
+    Where two agents are left, what these need already is out of reach for the three.
+    """
     team, members = ws.team[group], ws.record[group, MEMBERS]
     if ws.record[group, HAS_TRIPLES] == 0:
         _fill_around(ws, group)
     ws.record[group, HAS_TRIPLES] = limit + 1
+    values = ws.locals[0]
+    note_start_pairs(ws, group, values)
     for q in range(members):
         for r in range(q):
             for p in range(r):
-                fill_triple_excess(ws, team[p], team[r], team[q], limit)
+                rest = values[OPPOSITE[triple_row(p, r, q)]] if members == AGENTS else 0
+                fill_triple_excess(ws, team[p], team[r], team[q], limit - rest)
 
 
 @kernel

@@ -13,7 +13,7 @@ from solvers.kernels.board import measure
 from solvers.kernels.bounds import triple_row
 from solvers.kernels.pairs import pair_row, write, write_excess
 from solvers.kernels.store import clear_open, pop, push
-from solvers.kernels.workspace import CANCEL, COSTS, INF, PAIRS, SIZE, Array, Word, Workspace
+from solvers.kernels.workspace import CANCEL, COSTS, INF, PAIRS, SIZE, WIDE, Array, Word, Workspace
 
 
 @kernel
@@ -152,7 +152,7 @@ def _collect_pair(ws: Workspace, one: int, two: int, home: int, total: int, thir
 @inlined_kernel
 def _expand_row(ws: Workspace, a: int, b: int, low: Word, high: Word, out: Array) -> None:
     """Add to `out` all predecessors of the states (a, b, c), c in the set: moves without collision, read backwards."""
-    size = ws.frame[SIZE]
+    size, wide = ws.frame[SIZE], ws.frame[WIDE] != 0
     low, high = np.uint64(low), np.uint64(high)
     reach_low, reach_high = spread(ws, low, high)
     reach_low, reach_high = reach_low | low, reach_high | high
@@ -175,7 +175,8 @@ def _expand_row(ws: Workspace, a: int, b: int, low: Word, high: Word, out: Array
                 continue
             row = v * size + u
             out[row, 0] |= first_low & ~ws.gone[second, 0]
-            out[row, 1] |= first_high & ~ws.gone[second, 1]
+            if wide:
+                out[row, 1] |= first_high & ~ws.gone[second, 1]
 
 
 @kernel

@@ -16,8 +16,8 @@ SPOTS = 128
 AGENTS = 5
 PAIRS = 10
 TRIPLES = 10
-MOVES = 9
-"""Four neighbours, each perhaps the goal and then to stop there or to pass, and staying: at most six; nine is room."""
+MOVES = 8
+"""Four neighbours, one of them perhaps the goal and then to stop there or to pass, and staying: at most six."""
 HORIZON = 255
 """Longest plan kept, in steps."""
 COSTS = 1024
@@ -47,12 +47,13 @@ MOMENTS = 64
 
 class Workspace:
     """What the fields hold. The V cells of the agents' components are numbered 0..V-1 row by row; in bit sets a cell
-    stands at its *spot* in the bounding box of the components, so that a set moves by shifts."""
+    stands at its *spot*, a fixed number of spots after the cell above it, so that a set moves by shifts."""
 
-    frame: Array  # [4] width of the box, does it need a second word, V
-    mask: Array  # [6] free spots that can be reached up or down, leftwards, rightwards; two words each
+    frame: Array  # [4] spots from a row to the next, do the spots need a second word, V
+    mask: Array  # [8] spots on which moves may land, by action; two words each
+    number: Array  # [CELLS] place on the board -> cell, -1 elsewhere
     spot: Array  # [CELLS] cell -> spot
-    cell: Array  # [SPOTS] spot -> cell, -1 outside
+    cell: Array  # [SPOTS] spot -> cell, anything where there is none
     neighbours: Array  # [CELLS, 4] in action order, -1 where there is none
     near: Array  # [CELLS, 2] the same as bit sets
     group_of: Array  # [AGENTS] by number in the question: the component's lowest agent
@@ -74,7 +75,7 @@ class Workspace:
     triple_excess: Array  # [TRIPLES, CELLS ** 3] cost of three agents alone above their distances
     before: Array  # [5] cells an agent can come from
     gone: Array  # [5, 2] where the third agent then cannot have been
-    fronts: Array  # [5, CELLS ** 2, 2] frontiers of the triple tables
+    fronts: Array  # [5, CELLS ** 2, 2] frontiers of the triple tables, the last one all that was seen
     layers: Array  # [4, CELLS, 2] frontiers of the pair tables
     deadline: Array  # [AGENTS] by position in the team: latest arrival
     trail: Array  # [HORIZON + 1, AGENTS] cells over time of a running decision
@@ -86,9 +87,12 @@ class Workspace:
     move_cell: Array  # [AGENTS, MOVES] where they lead
     move_done: Array  # [AGENTS, MOVES] does the agent stop there for good
     move_cost: Array  # [AGENTS, MOVES] excess they take
+    move_return: Array  # [AGENTS, MOVES] and at least take later: on the goal, but not to stop there
+    move_key: Array  # [AGENTS, MOVES] their part of the configuration
     move_pair: Array  # [PAIRS, MOVES, MOVES] excess of a pair after a move of each that fits
     fits: Array  # [PAIRS, MOVES] which moves of the second one fit a move of the first, as a bit set
-    move_triple: Array  # [TRIPLES, MOVES] excess of three after the chosen moves of two and one that fits of the third
+    move_triple: Array  # [TRIPLES, MOVES, MOVES, MOVES] excess of three after a move of each that fits
+    fits_two: Array  # [TRIPLES, MOVES, MOVES] which moves of the third one fit two that fit each other
     untried: Array  # [AGENTS, AGENTS] moves of the second position that fit the choices before the first, as a bit set
     bucket: Array  # [COSTS] first node of a bucket
     key: Array  # [MOST_ENTRIES] configurations: cells and done mask
@@ -112,7 +116,8 @@ class Workspace:
 
 _FIELDS = [
     ("frame", np.int64, (4,)),
-    ("mask", np.uint64, (6,)),
+    ("mask", np.uint64, (8,)),
+    ("number", np.int8, (CELLS,)),
     ("spot", np.int8, (CELLS,)),
     ("cell", np.int8, (SPOTS,)),
     ("neighbours", np.int8, (CELLS, 4)),
@@ -147,9 +152,12 @@ _FIELDS = [
     ("move_cell", np.int64, (AGENTS, MOVES)),
     ("move_done", np.int64, (AGENTS, MOVES)),
     ("move_cost", np.int64, (AGENTS, MOVES)),
+    ("move_return", np.int64, (AGENTS, MOVES)),
+    ("move_key", np.int64, (AGENTS, MOVES)),
     ("move_pair", np.int32, (PAIRS, MOVES, MOVES)),
-    ("move_triple", np.int32, (TRIPLES, MOVES)),
+    ("move_triple", np.int16, (TRIPLES, MOVES, MOVES, MOVES)),
     ("fits", np.int64, (PAIRS, MOVES)),
+    ("fits_two", np.uint8, (TRIPLES, MOVES, MOVES)),
     ("untried", np.int64, (AGENTS, AGENTS)),
     ("bucket", np.int32, (COSTS,)),
     ("key", np.int64, (MOST_ENTRIES,)),
