@@ -8,7 +8,7 @@ from solvers.kernels.bounds import OPPOSITE, pair_excess, triple_row
 from solvers.kernels.pairs import fill_pair_excess, fill_pair_steps, pair_row
 from solvers.kernels.record import HAS_EXCESS, HAS_STEPS, HAS_TRIPLES, HAS_WITHIN, MEMBERS
 from solvers.kernels.triples import fill_triple_excess, fill_triple_steps, fill_within
-from solvers.kernels.workspace import AGENTS, CANCEL, SIZE, Array, Workspace
+from solvers.kernels.workspace import AGENTS, CANCEL, QUESTION, SIZE, Array, Workspace
 
 
 @kernel
@@ -62,6 +62,8 @@ def fill_excess(ws: Workspace, group: int) -> None:
         return
     _fill_near(ws, group)
     ws.record[group, HAS_EXCESS] = 1
+    # What the joint searches remember of pairs is of other tables; the lowest bit says whether they may wait.
+    ws.counter[QUESTION] += 2
     for q in range(members):
         i = team[q]
         for r in range(members):

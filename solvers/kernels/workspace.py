@@ -18,6 +18,8 @@ PAIRS = 10
 TRIPLES = 10
 MOVES = 8
 """Four neighbours, one of them perhaps the goal and then to stop there or to pass, and staying: at most six."""
+PAIR_STATES = (CELLS + 1) ** 2
+LEVELS = 8
 HORIZON = 255
 """Longest plan kept, in steps."""
 COSTS = 1024
@@ -31,7 +33,7 @@ MOST_ENTRIES = 1 << 23
 MOST_NODES = 1 << 24
 
 # Workspace.counter
-ENTRIES, NODES, FREE_NODE, SLOT_MASK, FULL, CANCEL = range(6)
+ENTRIES, NODES, FREE_NODE, SLOT_MASK, FULL, CANCEL, QUESTION = range(7)
 # Workspace.frame
 WIDTH, WIDE, SIZE = range(3)
 
@@ -89,10 +91,15 @@ class Workspace:
     move_cost: Array  # [AGENTS, MOVES] excess they take
     move_return: Array  # [AGENTS, MOVES] and at least take later: on the goal, but not to stop there
     move_key: Array  # [AGENTS, MOVES] their part of the configuration
-    move_pair: Array  # [PAIRS, MOVES, MOVES] excess of a pair after a move of each that fits
-    fits: Array  # [PAIRS, MOVES] which moves of the second one fit a move of the first, as a bit set
-    move_triple: Array  # [TRIPLES, MOVES, MOVES, MOVES] excess of three after a move of each that fits
-    fits_two: Array  # [TRIPLES, MOVES, MOVES] which moves of the third one fit two that fit each other
+    pair_state: Array  # [PAIRS] where each pair of positions stands, as an index of what follows
+    pair_known: Array  # [PAIRS * PAIR_STATES] the question for which it is known; states at a * (V + 1) + b, V: stopped
+    pair_base: Array  # [PAIRS * PAIR_STATES] excess of the pair
+    pair_moves: Array  # [PAIRS * PAIR_STATES, LEVELS] moves that raise it by at most so much, bit MOVES * a + b
+    pair_levels: Array  # [PAIRS * PAIR_STATES] which rises there are, as a bit set
+    pair_after: Array  # [PAIRS * PAIR_STATES, MOVES ** 2] excess after two moves
+    fits: Array  # [PAIRS] moves of two positions that fit, bit MOVES * a + b
+    fits_two: Array  # [TRIPLES, MOVES ** 2] which moves of the third one fit two that fit each other
+    move_triple: Array  # [TRIPLES, MOVES ** 2, MOVES] excess of three after a move of each that fits
     untried: Array  # [AGENTS, AGENTS] moves of the second position that fit the choices before the first, as a bit set
     bucket: Array  # [COSTS] first node of a bucket
     key: Array  # [MOST_ENTRIES] configurations: cells and done mask
@@ -154,10 +161,15 @@ _FIELDS = [
     ("move_cost", np.int64, (AGENTS, MOVES)),
     ("move_return", np.int64, (AGENTS, MOVES)),
     ("move_key", np.int64, (AGENTS, MOVES)),
-    ("move_pair", np.int32, (PAIRS, MOVES, MOVES)),
-    ("move_triple", np.int16, (TRIPLES, MOVES, MOVES, MOVES)),
-    ("fits", np.int64, (PAIRS, MOVES)),
-    ("fits_two", np.uint8, (TRIPLES, MOVES, MOVES)),
+    ("pair_state", np.int64, (PAIRS,)),
+    ("pair_known", np.int64, (PAIRS * PAIR_STATES,)),
+    ("pair_base", np.int32, (PAIRS * PAIR_STATES,)),
+    ("pair_moves", np.uint64, (PAIRS * PAIR_STATES, LEVELS)),
+    ("pair_levels", np.uint8, (PAIRS * PAIR_STATES,)),
+    ("pair_after", np.uint8, (PAIRS * PAIR_STATES, MOVES * MOVES)),
+    ("fits", np.uint64, (PAIRS,)),
+    ("fits_two", np.uint8, (TRIPLES, MOVES * MOVES)),
+    ("move_triple", np.int32, (TRIPLES, MOVES * MOVES, MOVES)),
     ("untried", np.int64, (AGENTS, AGENTS)),
     ("bucket", np.int32, (COSTS,)),
     ("key", np.int64, (MOST_ENTRIES,)),
