@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from solvers.compiling import as_int, inlined_kernel, kernel
+from solvers.compiling import as_int, inlined_kernel, kernel, trailing_zeros
 from solvers.kernels.bits import bit_of, spread
 from solvers.kernels.board import measure
 from solvers.kernels.bounds import triple_row
 from solvers.kernels.pairs import pair_row, write, write_excess
 from solvers.kernels.store import clear_open, pop, push
-from solvers.kernels.workspace import CANCEL, COSTS, INF, PAIRS, SIZE, WIDE, Array, Word, Workspace
+from solvers.kernels.workspace import CANCEL, COSTS, INF, PAIRS, SIZE, WIDE, Word, Workspace
 
 
 @kernel
@@ -44,41 +44,33 @@ def fill_triple_excess(ws: Workspace, i: int, j: int, k: int, limit: int) -> Non
     size = ws.frame[SIZE]
     table = ws.triple_excess[triple_row(i, j, k)]
     table[: size**3] = INF
-    for layer in range(5):
-        for row in range(size * size):
-            ws.fronts[layer, row, 0], ws.fronts[layer, row, 1] = np.uint64(0), np.uint64(0)
+    _clear_fronts(ws)
     total = limit + as_int(ws.dist[i, ws.start[i]]) + as_int(ws.dist[j, ws.start[j]]) + as_int(ws.dist[k, ws.start[k]])
     waiting = _collect_sources(ws, i, j, k, total)
-    seen = ws.fronts[4]
     cost, idle = 0, 0
     while cost <= total and (idle < 4 or waiting > 0) and not ws.counter[CANCEL]:
-        front, upcoming = ws.fronts[cost % 4], ws.fronts[(cost + 3) % 4]
+        front, upcoming = cost % 4, (cost + 3) % 4
         while waiting > 0:
             node = pop(ws, cost)
             if node < 0:
                 break
-            low, high = bit_of(ws.spot[ws.node_pack[node]])
-            front[ws.node_entry[node], 0] |= low
-            front[ws.node_entry[node], 1] |= high
+            row = as_int(ws.node_entry[node])
+            _add_state(ws, front, row // size, row % size, as_int(ws.node_pack[node]))
             waiting -= 1
         found = False
         for a in range(size):
             left = total - cost - as_int(ws.from_start[i, a])
-            for b in range(size):
-                row = a * size + b
-                low, high = front[row, 0] & ~seen[row, 0], front[row, 1] & ~seen[row, 1]
-                front[row, 0], front[row, 1] = np.uint64(0), np.uint64(0)
+            while True:
+                b = _next_row(ws, front, a)
+                if b < 0:
+                    break
                 radius = min(left - as_int(ws.from_start[j, b]), size - 1)
-                if radius < 0:
-                    continue
-                low, high = low & ws.within[k, radius, 0], high & ws.within[k, radius, 1]
+                low, high = _take_row(ws, front, a * size + b, k, radius)
                 if low == 0 and high == 0:
                     continue
                 found = True
-                seen[row, 0] |= low
-                seen[row, 1] |= high
                 value = cost - as_int(ws.dist[i, a]) - as_int(ws.dist[j, b])
-                write_excess(ws, table, row * size, low, high, ws.dist[k], value)
+                write_excess(ws, table, (a * size + b) * size, low, high, ws.dist[k], value)
                 _expand_row(ws, a, b, low, high, upcoming)
         idle = 0 if found else idle + 1
         cost += 1
@@ -91,32 +83,76 @@ def fill_triple_steps(ws: Workspace, i: int, j: int, k: int, limit: int) -> None
     size = ws.frame[SIZE]
     table = ws.triple_steps[triple_row(i, j, k)]
     table[: size**3] = INF
-    for layer in range(5):
-        for row in range(size * size):
-            ws.fronts[layer, row, 0], ws.fronts[layer, row, 1] = np.uint64(0), np.uint64(0)
-    seen = ws.fronts[4]
-    goal = ws.goal[i] * size + ws.goal[j]
-    ws.fronts[0, goal, 0], ws.fronts[0, goal, 1] = bit_of(ws.spot[ws.goal[k]])
+    _clear_fronts(ws)
+    _add_state(ws, 0, ws.goal[i], ws.goal[j], ws.goal[k])
     steps = 0
     found = True
     while found and steps <= limit and not ws.counter[CANCEL]:
-        front, upcoming = ws.fronts[steps % 2], ws.fronts[(steps + 1) % 2]
+        front, upcoming = steps % 2, (steps + 1) % 2
         radius = min(limit - steps, size - 1)
         found = False
         for a in range(size):
-            for b in range(size):
-                row = a * size + b
-                low, high = front[row, 0] & ~seen[row, 0], front[row, 1] & ~seen[row, 1]
-                front[row, 0], front[row, 1] = np.uint64(0), np.uint64(0)
-                low, high = low & ws.within[k, radius, 0], high & ws.within[k, radius, 1]
-                if (low == 0 and high == 0) or max(ws.from_start[i, a], ws.from_start[j, b]) > radius:
+            while True:
+                b = _next_row(ws, front, a)
+                if b < 0:
+                    break
+                far = max(ws.from_start[i, a], ws.from_start[j, b]) > radius
+                low, high = _take_row(ws, front, a * size + b, k, -1 if far else radius)
+                if low == 0 and high == 0:
                     continue
                 found = True
-                seen[row, 0] |= low
-                seen[row, 1] |= high
-                write(ws, table, row * size, low, high, min(steps, INF - 1))
+                write(ws, table, (a * size + b) * size, low, high, min(steps, INF - 1))
                 _expand_row(ws, a, b, low, high, upcoming)
         steps += 1
+
+
+@kernel
+def _clear_fronts(ws: Workspace) -> None:
+    """Empty all frontiers, and what was seen, which is the last of them."""
+    size = ws.frame[SIZE]
+    for layer in range(5):
+        for a in range(size):
+            ws.rows[layer, a, 0], ws.rows[layer, a, 1] = np.uint64(0), np.uint64(0)
+        for row in range(size * size):
+            ws.fronts[layer, row, 0], ws.fronts[layer, row, 1] = np.uint64(0), np.uint64(0)
+
+
+@kernel
+def _add_state(ws: Workspace, layer: int, a: int, b: int, c: int) -> None:
+    row = a * ws.frame[SIZE] + b
+    low, high = bit_of(ws.spot[c])
+    ws.fronts[layer, row, 0] |= low
+    ws.fronts[layer, row, 1] |= high
+    low, high = bit_of(ws.spot[b])
+    ws.rows[layer, a, 0] |= low
+    ws.rows[layer, a, 1] |= high
+
+
+@inlined_kernel
+def _next_row(ws: Workspace, layer: int, a: int) -> int:
+    """The second agent's cell in one of the frontier's rows that are left for this cell of the first; -1: in none."""
+    rest = ws.rows[layer, a, 0]
+    if rest != 0:
+        ws.rows[layer, a, 0] = rest & (rest - np.uint64(1))
+        return as_int(ws.cell[trailing_zeros(rest)])
+    rest = ws.rows[layer, a, 1]
+    if rest != 0:
+        ws.rows[layer, a, 1] = rest & (rest - np.uint64(1))
+        return as_int(ws.cell[64 + trailing_zeros(rest)])
+    return -1
+
+
+@inlined_kernel
+def _take_row(ws: Workspace, layer: int, row: int, k: int, radius: int) -> tuple[Word, Word]:
+    """Empty a row of the frontier; its states that are new and within the radius (-1: none) of the start of agent k."""
+    low, high = ws.fronts[layer, row, 0] & ~ws.fronts[4, row, 0], ws.fronts[layer, row, 1] & ~ws.fronts[4, row, 1]
+    ws.fronts[layer, row, 0], ws.fronts[layer, row, 1] = np.uint64(0), np.uint64(0)
+    if radius < 0:
+        return np.uint64(0), np.uint64(0)
+    low, high = low & ws.within[k, radius, 0], high & ws.within[k, radius, 1]
+    ws.fronts[4, row, 0] |= low
+    ws.fronts[4, row, 1] |= high
+    return low, high
 
 
 @kernel
@@ -150,12 +186,15 @@ def _collect_pair(ws: Workspace, one: int, two: int, home: int, total: int, thir
 
 
 @inlined_kernel
-def _expand_row(ws: Workspace, a: int, b: int, low: Word, high: Word, out: Array) -> None:
-    """Add to `out` all predecessors of the states (a, b, c), c in the set: moves without collision, read backwards."""
+def _expand_row(ws: Workspace, a: int, b: int, low: Word, high: Word, layer: int) -> None:
+    """Add to a frontier all predecessors of the states (a, b, c), c in the set: moves without collision, backwards."""
     size, wide = ws.frame[SIZE], ws.frame[WIDE] != 0
     low, high = np.uint64(low), np.uint64(high)
     reach_low, reach_high = spread(ws, low, high)
     reach_low, reach_high = reach_low | low, reach_high | high
+    seconds_low, seconds_high = bit_of(ws.spot[b])
+    seconds_low, seconds_high = seconds_low | ws.near[b, 0], seconds_high | ws.near[b, 1]
+    out = ws.fronts[layer]
     count = 0
     for second in range(5):
         u = b if second == 4 else as_int(ws.neighbours[b, second])
@@ -167,6 +206,9 @@ def _expand_row(ws: Workspace, a: int, b: int, low: Word, high: Word, out: Array
         v = a if first == 4 else as_int(ws.neighbours[a, first])
         if v < 0:
             continue
+        ws.rows[layer, v, 0] |= seconds_low
+        if wide:
+            ws.rows[layer, v, 1] |= seconds_high
         gone_low, gone_high = _barred(ws, a, v, low, high)
         first_low, first_high = reach_low & ~gone_low, reach_high & ~gone_high
         for second in range(count):

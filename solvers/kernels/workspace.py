@@ -78,6 +78,9 @@ class Workspace:
     before: Array  # [5] cells an agent can come from
     gone: Array  # [5, 2] where the third agent then cannot have been
     fronts: Array  # [5, CELLS ** 2, 2] frontiers of the triple tables, the last one all that was seen
+    rows: (
+        Array  # [5, CELLS, 2] which rows of a frontier may have states: spots of the second agent by cell of the first
+    )
     layers: Array  # [4, CELLS, 2] frontiers of the pair tables
     deadline: Array  # [AGENTS] by position in the team: latest arrival
     trail: Array  # [HORIZON + 1, AGENTS] cells over time of a running decision
@@ -148,6 +151,7 @@ _FIELDS = [
     ("before", np.int64, (5,)),
     ("gone", np.uint64, (5, 2)),
     ("fronts", np.uint64, (5, CELLS * CELLS, 2)),
+    ("rows", np.uint64, (5, CELLS, 2)),
     ("layers", np.uint64, (4, CELLS, 2)),
     ("deadline", np.int64, (AGENTS,)),
     ("trail", np.int8, (HORIZON + 1, AGENTS)),
