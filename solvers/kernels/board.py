@@ -218,3 +218,20 @@ def measure(ws: Workspace, goal: int, barred: int, other: int, out: Array) -> No
         low, high = spread(ws, low, high)
         low, high = low & ~seen_low, high & ~seen_high
         layer += 1
+
+
+@kernel
+def fill_within(ws: Workspace, i: int) -> None:
+    """Distances from the start of agent i, and the spots within every distance."""
+    measure(ws, ws.start[i], -1, -1, ws.from_start[i])
+    for radius in range(ws.frame[SIZE]):
+        ws.within[i, radius, 0], ws.within[i, radius, 1] = np.uint64(0), np.uint64(0)
+    for v in range(ws.frame[SIZE]):
+        radius = as_int(ws.from_start[i, v])
+        if radius != INF:
+            low, high = bit_of(ws.spot[v])
+            ws.within[i, radius, 0] |= low
+            ws.within[i, radius, 1] |= high
+    for radius in range(1, ws.frame[SIZE]):
+        ws.within[i, radius, 0] |= ws.within[i, radius - 1, 0]
+        ws.within[i, radius, 1] |= ws.within[i, radius - 1, 1]

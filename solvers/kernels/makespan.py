@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from solvers.compiling import as_int, kernel
+from solvers.compiling import kernel
 from solvers.kernels.decide import CAPPED, FOUND, NO_TABLES, PAIRS_ONLY, REFUTED, UP_TO_TRIPLES, decide, sweep
-from solvers.kernels.pairs import pair_row
 from solvers.kernels.record import (
     BY_COST,
     BY_STEPS,
@@ -79,16 +78,12 @@ def fastest(ws: Workspace, group: int, quick: bool, budget: int) -> int:
         if status == FOUND:
             return 1
         makespan += status == REFUTED
-    fill_steps(ws, group)
+    makespan = fill_steps(ws, group, makespan)
+    if makespan == INF:
+        return 0
     space = ws.frame[SIZE]
     for q in range(record[MEMBERS]):
         space *= max(1, ws.frame[SIZE] - q)
-        for r in range(q):
-            row = pair_row(team[r], team[q])
-            steps = as_int(ws.pair_steps[row, ws.start[team[r]] * ws.frame[SIZE] + ws.start[team[q]]])
-            if steps == INF:
-                return 0
-            makespan = max(makespan, steps)
     before, rounds = record[EXPANSIONS], 0
     while True:
         status = _try_makespan(ws, group, makespan, min(budget, DIVE) if quick else 0, budget)
@@ -111,6 +106,7 @@ def _try_makespan(ws: Workspace, group: int, makespan: int, dive: int, budget: i
 
     Three or four agents that cannot do it alone are the cheaper refutation, and mostly there are some.
     """
+    fill_steps(ws, group, makespan)
     status = _dive(ws, group, makespan, PAIRS_ONLY, dive)
     if status != CAPPED:
         return status
@@ -187,9 +183,10 @@ def needs_wait_by(ws: Workspace, group: int, makespan: int, budget: int) -> int:
     record, team = ws.record[group], ws.team[group]
     if record[WAIT_COST_VALUE] == 0 and _ends_by(ws, group, BY_COST, makespan):
         return 0
-    status, _ = _decide(ws, group, team, record[MEMBERS], makespan, False, record[HAS_STEPS], FIRST_TRY)
+    tables = PAIRS_ONLY if record[HAS_STEPS] > makespan else NO_TABLES
+    status, _ = _decide(ws, group, team, record[MEMBERS], makespan, False, tables, FIRST_TRY)
     if status == CAPPED:
-        fill_steps(ws, group)
+        fill_steps(ws, group, makespan)
         # Mostly some of the agents cannot do it even without the others, which is shown sooner.
         if _part_fails(ws, group, 2, makespan, False, PAIRS_ONLY, min(budget, BEFORE_ALL), NONE):
             return 1

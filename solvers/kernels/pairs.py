@@ -62,8 +62,9 @@ def _insert(ws: Workspace, rows: Array, a: int, b: int) -> None:
 
 
 @kernel
-def fill_pair_steps(ws: Workspace, i: int, j: int) -> None:
-    """ws.pair_steps of agents i < j: fewest joint steps until both are at their goals."""
+def fill_pair_steps(ws: Workspace, i: int, j: int, limit: int) -> None:
+    """ws.pair_steps of agents i < j: fewest joint steps until both are at their goals, where a plan from the start
+    through here has at most `limit` steps; INF elsewhere. Needs fill_within of both."""
     size = ws.frame[SIZE]
     table = ws.pair_steps[pair_row(i, j)]
     table[: size * size] = INF
@@ -74,12 +75,14 @@ def fill_pair_steps(ws: Workspace, i: int, j: int) -> None:
     _insert(ws, front, ws.goal[i], ws.goal[j])
     layer = 0
     alive = True
-    while alive:
+    while alive and layer <= limit:
         alive = False
+        radius = min(limit - layer, size - 1)
         for a in range(size):
             low, high = front[a, 0] & ~seen[a, 0], front[a, 1] & ~seen[a, 1]
             front[a, 0], front[a, 1] = np.uint64(0), np.uint64(0)
-            if low == 0 and high == 0:
+            low, high = low & ws.within[j, radius, 0], high & ws.within[j, radius, 1]
+            if (low == 0 and high == 0) or ws.from_start[i, a] > radius:
                 continue
             alive = True
             seen[a, 0] |= low

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from solvers.compiling import kernel
-from solvers.kernels.board import fill_near, measure
+from solvers.compiling import as_int, kernel
+from solvers.kernels.board import fill_near, fill_within, measure
 from solvers.kernels.bounds import OPPOSITE, pair_excess, triple_row
 from solvers.kernels.pairs import fill_pair_excess, fill_pair_steps, pair_row
 from solvers.kernels.record import HAS_EXCESS, HAS_STEPS, HAS_TRIPLES, HAS_WITHIN, MEMBERS
-from solvers.kernels.triples import fill_triple_excess, fill_triple_steps, fill_within
-from solvers.kernels.workspace import AGENTS, CANCEL, QUESTION, SIZE, Array, Workspace
+from solvers.kernels.triples import fill_triple_excess, fill_triple_steps
+from solvers.kernels.workspace import AGENTS, CANCEL, INF, QUESTION, SIZE, Array, Workspace
+
+AHEAD = 2
+"""So many steps more than the makespan at hand are the tables of two good for: mostly no or few more are tried."""
 
 
 @kernel
@@ -18,15 +21,29 @@ def _fill_near(ws: Workspace, group: int) -> None:
 
 
 @kernel
-def fill_steps(ws: Workspace, group: int) -> None:
-    team, members = ws.team[group], ws.record[group, MEMBERS]
-    if ws.record[group, HAS_STEPS]:
-        return
+def fill_steps(ws: Workspace, group: int, makespan: int) -> int:
+    """Tables of two for plans of at most this makespan and a little more; the record keeps one more, zero being none.
+
+    The least makespan that they leave, INF when two of the agents have no plan.
+    """
+    team, members, size = ws.team[group], ws.record[group, MEMBERS], ws.frame[SIZE]
+    if ws.record[group, HAS_STEPS] > makespan:
+        return makespan
     _fill_near(ws, group)
-    ws.record[group, HAS_STEPS] = 1
+    _fill_within(ws, group)
+    limit = makespan + AHEAD
+    ws.record[group, HAS_STEPS] = limit + 1
     for q in range(members):
         for r in range(q):
-            fill_pair_steps(ws, team[r], team[q])
+            i, j = team[r], team[q]
+            start = ws.start[i] * size + ws.start[j]
+            fill_pair_steps(ws, i, j, limit)
+            if ws.pair_steps[pair_row(i, j), start] == INF:
+                fill_pair_steps(ws, i, j, INF)
+            makespan = max(makespan, as_int(ws.pair_steps[pair_row(i, j), start]))
+            if makespan == INF:
+                return INF
+    return makespan if makespan <= limit else fill_steps(ws, group, makespan)
 
 
 @kernel

@@ -9,28 +9,10 @@ import numpy as np
 
 from solvers.compiling import as_int, inlined_kernel, kernel, trailing_zeros
 from solvers.kernels.bits import bit_of, spread
-from solvers.kernels.board import measure
 from solvers.kernels.bounds import triple_row
 from solvers.kernels.pairs import pair_row, write, write_excess
 from solvers.kernels.store import clear_open, pop, push
 from solvers.kernels.workspace import CANCEL, COSTS, INF, PAIRS, SIZE, WIDE, Word, Workspace
-
-
-@kernel
-def fill_within(ws: Workspace, i: int) -> None:
-    """Distances from the start of agent i, and the spots within every distance."""
-    measure(ws, ws.start[i], -1, -1, ws.from_start[i])
-    for radius in range(ws.frame[SIZE]):
-        ws.within[i, radius, 0], ws.within[i, radius, 1] = np.uint64(0), np.uint64(0)
-    for v in range(ws.frame[SIZE]):
-        radius = as_int(ws.from_start[i, v])
-        if radius != INF:
-            low, high = bit_of(ws.spot[v])
-            ws.within[i, radius, 0] |= low
-            ws.within[i, radius, 1] |= high
-    for radius in range(1, ws.frame[SIZE]):
-        ws.within[i, radius, 0] |= ws.within[i, radius - 1, 0]
-        ws.within[i, radius, 1] |= ws.within[i, radius - 1, 1]
 
 
 @kernel
