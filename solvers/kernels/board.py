@@ -185,11 +185,20 @@ def _swap_agents(ws: Workspace, place: int) -> None:
 
 @kernel
 def fill_near(ws: Workspace) -> None:
-    """The neighbours of every cell as a set."""
+    """The neighbours of every cell, as a set and as a list."""
     for v in range(ws.frame[SIZE]):
         low, high = bit_of(ws.spot[v])
         low, high = spread(ws, low, high)
         ws.near[v, 0], ws.near[v, 1] = low, high
+        ways = ws.ways[v]
+        ways[1] = v
+        count = 1
+        for action in range(4):
+            u = ws.neighbours[v, action]
+            if u >= 0:
+                count += 1
+                ways[count] = u
+        ways[0] = count
 
 
 @kernel

@@ -34,10 +34,8 @@ def _expand_row(ws: Workspace, a: int, low: Word, high: Word, out: Array) -> Non
     out[a, 0] |= reach_low & ~here_low
     if wide:
         out[a, 1] |= reach_high & ~here_high
-    for action in range(4):
-        previous = ws.neighbours[a, action]
-        if previous < 0:
-            continue
+    for way in range(2, 1 + ws.ways[a, 0]):
+        previous = as_int(ws.ways[a, way])
         bit_low, bit_high = bit_of(ws.spot[previous])
         gone_low, gone_high = bit_low, bit_high
         if (touching_low & ~bit_low) == 0 and (touching_high & ~bit_high) == 0:

@@ -40,14 +40,15 @@ def fill_triple_excess(ws: Workspace, i: int, j: int, k: int, limit: int) -> Non
             _add_state(ws, front, row // size, row % size, as_int(ws.node_pack[node]))
             waiting -= 1
         found = False
+        # By now each of the three has paid for every step: the one that comes from farthest counts thrice.
+        radius = min((total - cost) // 3, size - 1)
         for a in range(size):
-            left = total - cost - as_int(ws.from_start[i, a])
             while True:
                 b = _next_row(ws, front, a)
                 if b < 0:
                     break
-                radius = min(left - as_int(ws.from_start[j, b]), size - 1)
-                low, high = _take_row(ws, front, a * size + b, k, radius)
+                far = max(ws.from_start[i, a], ws.from_start[j, b]) > radius
+                low, high = _take_row(ws, front, a * size + b, k, -1 if far else radius)
                 if low == 0 and high == 0:
                     continue
                 found = True
@@ -144,7 +145,7 @@ def _collect_sources(ws: Workspace, i: int, j: int, k: int, total: int) -> int:
     count = 0
     for third in range(3):
         one, two, home = (j, k, i) if third == 0 else (i, k, j) if third == 1 else (i, j, k)
-        count += _collect_pair(ws, one, two, home, total - as_int(ws.from_start[home, ws.goal[home]]), third)
+        count += _collect_pair(ws, one, two, home, total, third)
     return count
 
 
@@ -154,12 +155,14 @@ def _collect_pair(ws: Workspace, one: int, two: int, home: int, total: int, thir
     size = ws.frame[SIZE]
     table = ws.pair_excess[PAIRS * (1 + home) + pair_row(one, two)]
     goal = as_int(ws.goal[home])
+    arrival = as_int(ws.from_start[home, goal])
     count = 0
     for u in range(size):
         for v in range(size):
             excess = as_int(table[u * size + v])
             cost = excess + as_int(ws.dist[one, u]) + as_int(ws.dist[two, v])
-            if excess == INF or cost + as_int(ws.from_start[one, u]) + as_int(ws.from_start[two, v]) > total:
+            steps = max(arrival, as_int(ws.from_start[one, u]), as_int(ws.from_start[two, v]))
+            if excess == INF or cost + 3 * steps > total:
                 continue
             row = goal * size + u if third == 0 else u * size + goal if third == 1 else u * size + v
             push(ws, min(cost, COSTS - 1), row, goal if third == 2 else v)
@@ -176,25 +179,18 @@ def _expand_row(ws: Workspace, a: int, b: int, low: Word, high: Word, layer: int
     reach_low, reach_high = reach_low | low, reach_high | high
     seconds_low, seconds_high = bit_of(ws.spot[b])
     seconds_low, seconds_high = seconds_low | ws.near[b, 0], seconds_high | ws.near[b, 1]
-    out = ws.fronts[layer]
-    count = 0
-    for second in range(5):
-        u = b if second == 4 else as_int(ws.neighbours[b, second])
-        if u >= 0:
-            ws.before[count] = u
-            ws.gone[count, 0], ws.gone[count, 1] = _barred(ws, b, u, low, high)
-            count += 1
-    for first in range(5):
-        v = a if first == 4 else as_int(ws.neighbours[a, first])
-        if v < 0:
-            continue
+    out, firsts, seconds = ws.fronts[layer], ws.ways[a], ws.ways[b]
+    for second in range(1, 1 + seconds[0]):
+        ws.gone[second, 0], ws.gone[second, 1] = _barred(ws, b, as_int(seconds[second]), low, high)
+    for first in range(1, 1 + firsts[0]):
+        v = as_int(firsts[first])
         ws.rows[layer, v, 0] |= seconds_low
         if wide:
             ws.rows[layer, v, 1] |= seconds_high
         gone_low, gone_high = _barred(ws, a, v, low, high)
         first_low, first_high = reach_low & ~gone_low, reach_high & ~gone_high
-        for second in range(count):
-            u = ws.before[second]
+        for second in range(1, 1 + seconds[0]):
+            u = as_int(seconds[second])
             if u == v or (v == b and u == a):
                 continue
             row = v * size + u
@@ -203,7 +199,7 @@ def _expand_row(ws: Workspace, a: int, b: int, low: Word, high: Word, layer: int
                 out[row, 1] |= first_high & ~ws.gone[second, 1]
 
 
-@kernel
+@inlined_kernel
 def _barred(ws: Workspace, after: int, before: int, low: Word, high: Word) -> tuple[Word, Word]:
     """Where the third agent cannot come from when another one moves from `before` to `after`: there, and from `after`
     itself when it could only have swapped."""

@@ -58,6 +58,7 @@ class Workspace:
     cell: Array  # [SPOTS] spot -> cell, anything where there is none
     neighbours: Array  # [CELLS, 4] in action order, -1 where there is none
     near: Array  # [CELLS, 2] the same as bit sets
+    ways: Array  # [CELLS, 6] and as lists: how many, the cell itself, its neighbours
     group_of: Array  # [AGENTS] by number in the question: the component's lowest agent
     start: Array  # [AGENTS] cells
     goal: Array  # [AGENTS]
@@ -75,8 +76,7 @@ class Workspace:
     # the same with the goal of agent k barred
     triple_steps: Array  # [TRIPLES, CELLS ** 3] makespan of three agents alone, as far as it was asked for
     triple_excess: Array  # [TRIPLES, CELLS ** 3] cost of three agents alone above their distances
-    before: Array  # [5] cells an agent can come from
-    gone: Array  # [5, 2] where the third agent then cannot have been
+    gone: Array  # [6, 2] where the third agent cannot have been when the second one comes by this of its ways
     fronts: Array  # [5, CELLS ** 2, 2] frontiers of the triple tables, the last one all that was seen
     rows: (
         Array  # [5, CELLS, 2] which rows of a frontier may have states: spots of the second agent by cell of the first
@@ -132,6 +132,7 @@ _FIELDS = [
     ("cell", np.int8, (SPOTS,)),
     ("neighbours", np.int8, (CELLS, 4)),
     ("near", np.uint64, (CELLS, 2)),
+    ("ways", np.int64, (CELLS, 6)),
     ("group_of", np.int64, (AGENTS,)),
     ("start", np.int64, (AGENTS,)),
     ("goal", np.int64, (AGENTS,)),
@@ -148,8 +149,7 @@ _FIELDS = [
     ("pair_excess", np.uint8, (PAIRS * (AGENTS + 1), CELLS * CELLS)),
     ("triple_steps", np.uint8, (TRIPLES, CELLS**3)),
     ("triple_excess", np.uint8, (TRIPLES, CELLS**3)),
-    ("before", np.int64, (5,)),
-    ("gone", np.uint64, (5, 2)),
+    ("gone", np.uint64, (6, 2)),
     ("fronts", np.uint64, (5, CELLS * CELLS, 2)),
     ("rows", np.uint64, (5, CELLS, 2)),
     ("layers", np.uint64, (4, CELLS, 2)),
