@@ -38,7 +38,7 @@ PART_TRY = 300
 """Expansions for each three of the agents that might bound the cost, ten times as many for each four."""
 BEFORE_TRIPLES = np.array([0, 0, 0, 150, 150, 50])
 """By number of agents, expansions of the cost search before it asks for the tables of three."""
-TRIPLE_STEP = 4
+TRIPLE_STEP = 12
 """The tables of three reach this far above the bound at hand; where that is too near, they are filled again, twice as
 far."""
 
@@ -96,8 +96,9 @@ def _settle_cost(
                 if least > most:
                     return NONE
                 raise_bounds(ws, count, shortest + least)
-            # Without tables a node for each pair and cell: about as long as filling the tables takes.
-            cap = as_int(MORE_SPLITS[members]) if tables else members * (members - 1) // 2 * ws.frame[SIZE]
+            # Without tables some nodes for each pair and cell: about as long as filling the tables takes.
+            pairs = members * (members - 1) // 2
+            cap = as_int(MORE_SPLITS[members]) if tables else max(1, members - 2) * pairs * ws.frame[SIZE]
             before = count
             status, bound, node, count = resolve_conflicts(
                 ws, team, members, waits, shortest + most, min(cap, budget), count

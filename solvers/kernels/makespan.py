@@ -30,9 +30,9 @@ NONE = -1
 """Instead of a number of configurations: leave out that search."""
 STRAIGHT_TRY = 500
 """Configurations of the search for a straight plan."""
-FIRST_TRY = 60
+FIRST_TRY = 40
 """Configurations for the makespan search without tables: most instances end there, the rest lose little."""
-DIVE = 400
+DIVE = 200
 """Configurations of the depth-first search for each makespan before the breadth-first one takes over."""
 DEEPER = 5
 """So many times more with the tables of three, which leave few wrong turns."""
