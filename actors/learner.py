@@ -75,6 +75,7 @@ class LearnerRank:
         self._layout: LayoutKind = "padded"
         if self._packed:
             self._layout = "varlen" if training_engine.has_varlen_kernel(config) else "grid"
+        self._multiple = training_engine.token_multiple(config)
         self.engine, self.optimizer = training_engine.start(self.model, config)
         self._frozen: Any = None
         if self._objective.kl.coefficient and not config.lora:
@@ -111,7 +112,10 @@ class LearnerRank:
     def _passes(self, rows: Sequence[Row], weights: dict[int, float]) -> list[MicroBatch]:
         config = self._config
         parts = cut(rows, config.ranks, self.rank, config.micro_batch_tokens, packed=self._packed)
-        return [build(part, weights, self._layout, self.device) for part in parts]
+        return [self._build(part, weights) for part in parts]
+
+    def _build(self, rows: list[Row], weights: dict[int, float]) -> MicroBatch:
+        return build(rows, weights, self._layout, self.device, multiple=self._multiple)
 
     def _optimize(self, policy: list[MicroBatch], replay: list[MicroBatch], batch: Batch) -> dict[str, float]:
         """One optimizer update; its metrics, global over the ranks."""
@@ -207,7 +211,7 @@ class LearnerRank:
     ) -> dict[int, list[float]]:
         found: dict[int, list[float]] = {}
         for part in parts:
-            flat = log_probs(build(part, {id(row): 0.0 for row in part}, self._layout, self.device)).tolist()
+            flat = log_probs(self._build(part, {id(row): 0.0 for row in part})).tolist()
             for row in part:
                 found[id(row)] = flat[: len(row.token_ids)]
                 flat = flat[len(row.token_ids) :]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -85,12 +85,18 @@ class LearnerGroup:
         host, port = self._await([self._ranks[0].address.remote()], what, starting=True)[0]
         self._await([rank.setup.remote(i, host, port) for i, rank in enumerate(self._ranks)], what, starting=True)
 
-    def update(self, batch: Batch) -> UpdateResult:
-        """All optimizer updates on a batch, on all ranks; the result is rank 0's (metrics are already global)."""
+    def update(self, batch: Batch, meanwhile: Callable[[], None] | None = None) -> UpdateResult:
+        """All optimizer updates on a batch, on all ranks; the result is rank 0's (metrics are already global).
+
+        What the driver has to do ``meanwhile`` is done while the ranks work.
+        """
         import ray
 
         shared = ray.put(batch)
-        result: UpdateResult = self._all("the updates on a batch", "update", shared)[0]
+        refs = [rank.update.remote(shared) for rank in self._ranks]
+        if meanwhile is not None:
+            meanwhile()
+        result: UpdateResult = self._await(refs, "the updates on a batch")[0]
         self.version = result.version
         return result
 

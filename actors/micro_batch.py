@@ -83,11 +83,14 @@ def cut(rows: Sequence[Row], ranks: int, rank: int, max_tokens: int, *, packed: 
     return parts[rank] + [[EMPTY]] * (count - len(parts[rank]))
 
 
-def build(rows: list[Row], weights: Mapping[int, float], kind: LayoutKind, device: Any) -> MicroBatch:
-    """The tensors of one pass; ``weights`` has the loss weight of a generated token by the ``id`` of its row."""
+def build(
+    rows: list[Row], weights: Mapping[int, float], kind: LayoutKind, device: Any, *, multiple: int = 1
+) -> MicroBatch:
+    """The tensors of one pass; ``weights`` has the loss weight of a generated token by the ``id`` of its row. A pack is
+    padded to a ``multiple`` of tokens."""
     import torch
 
-    layout = pad(rows) if kind == "padded" else pack(rows, varlen=kind == "varlen")
+    layout = pad(rows) if kind == "padded" else pack(rows, varlen=kind == "varlen", multiple=multiple)
     real = [row for row in rows if row is not EMPTY and row.token_ids]
     sequence = torch.arange(len(real)).repeat_interleave(torch.tensor([len(row.token_ids) for row in real]).long())
 

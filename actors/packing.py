@@ -43,7 +43,8 @@ class Runs(Protocol):
 class Packed:
     """Tokens and positions int64 (tokens,); ``predicting`` int64 (targets,) indexes the states that predict ``labels``.
 
-    ``runs`` cover all tokens in order, each with its number of tokens.
+    ``runs`` cover the tokens in order, each with its number of tokens. Padding follows them, and the states of padding
+    follow those of the labels.
     """
 
     tokens: torch.Tensor
@@ -59,7 +60,7 @@ class Packed:
         return replace(self, **moved, runs=tuple((count, runs.to(device)) for count, runs in self.runs))
 
     def hidden(self, backbone: Callable[..., Any]) -> torch.Tensor:
-        """Last hidden states (targets, width) at the positions that predict a generated token."""
+        """Last hidden states (targets, width) at the positions that predict a generated token, then padding."""
         states: torch.Tensor = backbone(
             input_ids=self.tokens[None], position_ids=self.positions[None], use_cache=False, runs=self.runs
         ).last_hidden_state
@@ -162,6 +163,8 @@ def attend(
     for count, run in runs:
         out.append(run.attend(queries[first : first + count], keys, values, scaling))
         first += count
+    if padding := len(queries) - first:
+        out.append(queries.new_zeros(padding, *queries.shape[1:]))
     return torch.cat(out)[None], None
 
 
@@ -212,8 +215,8 @@ class Run:
     prefix_length: int = 0
 
 
-def pack(rows: Sequence[Row], *, varlen: bool) -> Packed:
-    """One pack of the rows; ``varlen`` where the device has a kernel for it.
+def pack(rows: Sequence[Row], *, varlen: bool, multiple: int = 1) -> Packed:
+    """One pack of the rows; ``varlen`` where the device has a kernel for it. Tokens and states fill a ``multiple``.
 
     A row's last token is left out: it predicts nothing.
     """
@@ -245,6 +248,8 @@ def pack(rows: Sequence[Row], *, varlen: bool) -> Packed:
     labels = [token for row in rows if row is not EMPTY for token in row.token_ids]
     blocks = [block for block in (list(prompts.values()), branches) if block]
     runs = tuple((sum(run.length for run in block), (_varlen if varlen else _grid)(block)) for block in blocks)
+    for values in (tokens, positions, predicting):
+        values += [0] * (-len(values) % multiple)
     return Packed(_integers(tokens), _integers(positions), _integers(predicting), _integers(labels), runs)
 
 

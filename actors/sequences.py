@@ -30,7 +30,7 @@ class Layout(Protocol):
         ...
 
     def hidden(self, backbone: Callable[..., Any]) -> torch.Tensor:
-        """Last hidden states (targets, width) at the positions that predict a generated token."""
+        """Last hidden states (targets, width) at the positions that predict a generated token, and maybe padding."""
         ...
 
     def targets(self) -> torch.Tensor:
@@ -101,10 +101,15 @@ def policy_module(model: Any) -> Any:
             """Flat log-probs (nats, with gradient) and entropies (without) of the layout's targets, (targets,) each."""
             hidden = layout.hidden(self.model.model)
             # Heads run on generated positions only: prompts would cost as much and teach nothing.
-            logits = self.model.lm_head(hidden).float() / temperature
+            logits = self.model.lm_head(hidden).float()
+            if temperature != 1.0:
+                logits = logits / temperature
             logprobs = logits.log_softmax(-1)
+            targets = layout.targets()
+            count = len(targets)
+            targets = torch.nn.functional.pad(targets, (0, len(hidden) - count))
             with torch.no_grad():  # by parts: whole, it takes twice the room of the log-probs
                 entropy = torch.cat([-(part.exp() * part).sum(-1) for part in logprobs.split(ENTROPY_TOKENS)])
-            return logprobs.gather(-1, layout.targets().unsqueeze(-1)).squeeze(-1), entropy
+            return logprobs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)[:count], entropy[:count]
 
     return Policy()

@@ -71,6 +71,13 @@ def has_varlen_kernel(config: LearnerConfig) -> bool:
     return find_spec("torch.nn.attention.varlen") is not None and torch.cuda.get_device_capability() >= (8, 0)
 
 
+def token_multiple(config: LearnerConfig) -> int:
+    """What a pack's tokens are padded to."""
+    from actors import products
+
+    return products.ROWS if products.usable(config) else 1
+
+
 def start(model: Any, config: LearnerConfig) -> tuple[Any, Any]:
     """Wrap a loaded model: (DeepSpeed engine, its optimizer)."""
     import deepspeed
@@ -81,6 +88,10 @@ def start(model: Any, config: LearnerConfig) -> tuple[Any, Any]:
     if config.lora:
         inject(model, config.lora)
     if config.compile:
+        from actors import products
+
+        if products.usable(config):
+            products.use_onednn(model)
         compile_layers(model)
     model.train()  # gradient checkpointing works in training mode only
     optimizer = torch.optim.AdamW(

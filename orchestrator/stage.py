@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 from actors.algorithms.dynamic_sampling import decide_sampling, shortage_message
@@ -63,13 +63,16 @@ def train_step(run: Run, window: Window) -> dict[str, float]:
     values = rollout_metrics(groups, run.info.words) | staleness_metrics(groups, run.learner.version)
     check_failures(groups, values["rollout/failed_share"], run.config.curriculum.max_failed_share)
     batch, chosen = training_batch(run, groups)
-    values |= trained_metrics(chosen)
+
+    def meanwhile() -> None:
+        run.store.write_rollouts(state.stage, state.step, groups)
+        values.update(trained_metrics(chosen))
+
     with usage.phase("learn"):
-        values |= update(run, batch)
+        values |= update(run, batch, meanwhile)
     usage.trained(sum(len(row) for row in (*batch.rows, *batch.replay)) * run.config.algorithm.updates_per_batch)
     with usage.phase("sync"):
         values |= run.sync()
-    run.store.write_rollouts(state.stage, state.step, groups)
     return values
 
 
@@ -111,12 +114,15 @@ def training_batch(run: Run, groups: Sequence[Group]) -> tuple[Batch, list[Group
     return batch, [groups[i] for i in batch.groups]
 
 
-def update(run: Run, batch: Batch) -> dict[str, float]:
-    """The optimizer updates of one step. A batch without any signal and without replay makes none."""
+def update(run: Run, batch: Batch, meanwhile: Callable[[], None]) -> dict[str, float]:
+    """The optimizer updates of one step, and what the driver does meanwhile. A batch without any signal and without
+    replay makes none."""
     values: dict[str, float] = {"learner/rows": float(len(batch.rows))}
     if batch.rows or batch.replay:
         with run.rollouts.asleep() if run.takes_turns_on_gpus else nullcontext():
-            values |= run.learner.update(batch).metrics
+            values |= run.learner.update(batch, meanwhile).metrics
+    else:
+        meanwhile()
     return values
 
 

@@ -70,9 +70,11 @@ def assert_equal(found, expected):
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)
-@given(ROWS)
-def test_a_pack_gives_the_log_probs_and_gradients_of_padded_rows(plain, packed, rows):
-    assert_equal(gradients(packed, pack(rows, varlen=False)), gradients(plain, pad(rows)))
+@given(ROWS, st.sampled_from([1, 2, 16]))
+def test_a_pack_gives_the_log_probs_and_gradients_of_padded_rows(plain, packed, rows, multiple):
+    layout = pack(rows, varlen=False, multiple=multiple)
+    assert len(layout.tokens) % multiple == 0
+    assert_equal(gradients(packed, layout), gradients(plain, pad(rows)))
 
 
 @settings(deadline=None, derandomize=True, max_examples=10)

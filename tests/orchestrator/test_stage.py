@@ -23,8 +23,9 @@ def fake_run(turns):
         yield
         calls.append("wake")
 
-    def learn(batch):
+    def learn(batch, meanwhile):
         calls.append("update")
+        meanwhile()
         return UpdateResult(1, {"loss/policy": 0.5})
 
     run = SimpleNamespace(
@@ -33,17 +34,19 @@ def fake_run(turns):
     return run, calls
 
 
-@pytest.mark.parametrize(("turns", "expected"), [(True, ["sleep", "update", "wake"]), (False, ["update"])])
+@pytest.mark.parametrize(
+    ("turns", "expected"), [(True, ["sleep", "update", "store", "wake"]), (False, ["update", "store"])]
+)
 def test_engines_sleep_while_a_learner_on_their_gpu_trains(turns, expected):
     run, calls = fake_run(turns)
-    assert update(run, BATCH) == {"learner/rows": 1.0, "loss/policy": 0.5}
+    assert update(run, BATCH, lambda: calls.append("store")) == {"learner/rows": 1.0, "loss/policy": 0.5}
     assert calls == expected
 
 
 def test_an_empty_batch_makes_no_update():
     run, calls = fake_run(True)
-    assert update(run, Batch(())) == {"learner/rows": 0.0}
-    assert calls == []
+    assert update(run, Batch(()), lambda: calls.append("store")) == {"learner/rows": 0.0}
+    assert calls == ["store"]
 
 
 @pytest.mark.parametrize(
