@@ -97,6 +97,7 @@ class Engine:
                 detokenize=False,
                 structured_outputs=structured,
                 output_kind=RequestOutputKind.FINAL_ONLY,
+                skip_clone=structured is None,  # each is of one request and holds nothing that another could change
             )
             for seed in seeds
         ]
