@@ -83,16 +83,16 @@ class LearnerConfig(Section):
     beta2: float = Field(0.95, gt=0, lt=1, description="AdamW second moment decay")
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping norm")
     micro_batch_tokens: int = Field(
-        16384, ge=1, description="computed tokens, padding included, of one forward and backward pass per rank"
+        16384, ge=1, description="computed tokens of one forward and backward pass per rank, padding of rows included"
     )
     packing: Literal["auto", "packed", "none"] = Field(
         "auto",
-        description="packed: no padding, and rows of one prompt compute it once; auto: where the model's attention "
+        description="packed: no row is padded, rows of one prompt compute it once; auto: where the model's attention "
         "is full and causal in every layer",
     )
     compile: bool = Field(
         False,
-        description="compile the decoder layers (torch.compile). On CPUs an update takes a tenth less time, the first "
+        description="compile the decoder layers (torch.compile). On CPUs an update takes a sixth less time, the first "
         "one on a machine half a minute more, that of later runs ten seconds",
     )
     gradient_checkpointing: bool = Field(False, description="compute activations again in the backward pass")

@@ -17,6 +17,7 @@ from actors import checkpoints, flops, lora, training_engine
 from actors.algorithms import policy_loss, token_weights, training_metrics
 from actors.config import AlgorithmConfig, LearnerConfig
 from actors.micro_batch import LayoutKind, MicroBatch, build, cut, deal
+from actors.packing import room
 from actors.records import Batch, Row, UpdateResult
 from actors.schedule import rate_factor
 from actors.sequences import policy_module
@@ -75,7 +76,8 @@ class LearnerRank:
         self._layout: LayoutKind = "padded"
         if self._packed:
             self._layout = "varlen" if training_engine.has_varlen_kernel(config) else "grid"
-        self._multiple = training_engine.token_multiple(config)
+        self._multiple = training_engine.use_products(self.model, config) if self._packed else 1
+        self._room = room(config.micro_batch_tokens, self._multiple)
         self.engine, self.optimizer = training_engine.start(self.model, config)
         self._frozen: Any = None
         if self._objective.kl.coefficient and not config.lora:
@@ -111,7 +113,7 @@ class LearnerRank:
 
     def _passes(self, rows: Sequence[Row], weights: dict[int, float]) -> list[MicroBatch]:
         config = self._config
-        parts = cut(rows, config.ranks, self.rank, config.micro_batch_tokens, packed=self._packed)
+        parts = cut(rows, config.ranks, self.rank, self._room, packed=self._packed)
         return [self._build(part, weights) for part in parts]
 
     def _build(self, rows: list[Row], weights: dict[int, float]) -> MicroBatch:
@@ -191,7 +193,7 @@ class LearnerRank:
     def score(self, rows: Sequence[Row], temperature: float | None = None) -> list[list[float]]:
         """Log-probs (nats) of each row's generated tokens under the current weights, by default at the sampling
         temperature. Every rank computes all rows, and all ranks must be called."""
-        parts = cut(rows, 1, 0, self._config.micro_batch_tokens, packed=self._packed)
+        parts = cut(rows, 1, 0, self._room, packed=self._packed)
         found = self._by_row(parts, lambda item: self._log_probs(item, temperature=temperature))
         return [found[id(row)] for row in rows]
 
@@ -202,7 +204,7 @@ class LearnerRank:
         """
         config = self._config
         with self._reference() as module:
-            parts = cut(rows, config.ranks, self.rank, config.micro_batch_tokens, packed=self._packed)
+            parts = cut(rows, config.ranks, self.rank, self._room, packed=self._packed)
             found = self._by_row(parts, lambda item: self._log_probs(item, module))
         return {i: found[id(rows[i])] for i in deal(rows, config.ranks)[self.rank]} if rows else {}
 

@@ -94,9 +94,11 @@ class LearnerGroup:
 
         shared = ray.put(batch)
         refs = [rank.update.remote(shared) for rank in self._ranks]
-        if meanwhile is not None:
-            meanwhile()
-        result: UpdateResult = self._await(refs, "the updates on a batch")[0]
+        try:
+            if meanwhile is not None:
+                meanwhile()
+        finally:  # if that failed too: who goes on must not find the ranks at work
+            result: UpdateResult = self._await(refs, "the updates on a batch")[0]
         self.version = result.version
         return result
 

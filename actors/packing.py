@@ -1,4 +1,4 @@
-"""Rows packed into one sequence without padding, in which a prompt that several rows share is computed once.
+"""Rows packed into one sequence side by side, in which a prompt that several rows share is computed once.
 
 The tokens of a pack lie one after the other; ``positions`` start anew in each row. Attention works on *runs*: a run's
 tokens see each other causally and, if it has a prefix, all of the prefix. A prompt of one row is a run together with
@@ -60,7 +60,7 @@ class Packed:
         return replace(self, **moved, runs=tuple((count, runs.to(device)) for count, runs in self.runs))
 
     def hidden(self, backbone: Callable[..., Any]) -> torch.Tensor:
-        """Last hidden states (targets, width) at the positions that predict a generated token, then padding."""
+        """Last hidden states (targets and padding, width): where generated tokens are predicted, then padding."""
         states: torch.Tensor = backbone(
             input_ids=self.tokens[None], position_ids=self.positions[None], use_cache=False, runs=self.runs
         ).last_hidden_state
@@ -164,7 +164,7 @@ def attend(
         out.append(run.attend(queries[first : first + count], keys, values, scaling))
         first += count
     if padding := len(queries) - first:
-        out.append(queries.new_zeros(padding, *queries.shape[1:]))
+        out.append(values.new_zeros(padding, queries.shape[1], values.shape[2]))
     return torch.cat(out)[None], None
 
 
@@ -249,8 +249,19 @@ def pack(rows: Sequence[Row], *, varlen: bool, multiple: int = 1) -> Packed:
     blocks = [block for block in (list(prompts.values()), branches) if block]
     runs = tuple((sum(run.length for run in block), (_varlen if varlen else _grid)(block)) for block in blocks)
     for values in (tokens, positions, predicting):
-        values += [0] * (-len(values) % multiple)
+        values += [0] * _padding(len(values), multiple)
     return Packed(_integers(tokens), _integers(positions), _integers(predicting), _integers(labels), runs)
+
+
+def room(max_tokens: int, multiple: int) -> int:
+    """Tokens that a pack may have so that with its padding it has at most ``max_tokens``."""
+    return max_tokens if multiple == 1 else max(1, max_tokens // multiple * multiple - 2)
+
+
+def _padding(count: int, multiple: int) -> int:
+    """So many more make a multiple: two at least, since compiled layers take none and one for cases of their own."""
+    few = -count % multiple
+    return few + multiple if few < 2 <= multiple else few
 
 
 def _integers(values: Sequence[int]) -> torch.Tensor:

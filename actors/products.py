@@ -19,7 +19,7 @@ torch.library.define("envwright::linear", "(Tensor x, Tensor weight, Tensor? bia
 
 
 def usable(config: LearnerConfig) -> bool:
-    """Whether a learner's products are oneDNN's: compiled layers in float32 on a CPU."""
+    """Whether the products of a learner that packs its rows are oneDNN's: compiled layers in float32 on a CPU."""
     return config.compile and not config.gpus and config.dtype == "float32" and torch.backends.mkldnn.is_available()
 
 
@@ -31,6 +31,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
 
 @torch.library.impl("envwright::linear", "CPU")
 def _on_cpu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+    if not x.numel():
+        return torch.nn.functional.linear(x, weight, bias)
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -45,12 +47,15 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     ctx.has_bias = bias is not None
 
 
-def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """The weight's gradient sums over many rows for few columns, where MKL is the faster one."""
     x, weight = ctx.saved_tensors
     rows = grad.flatten(0, -2)
-    by_bias = rows.sum(0) if ctx.has_bias else None
-    return linear(grad.contiguous(), weight.t(), None), rows.t() @ x.flatten(0, -2), by_bias
+    return (
+        linear(grad.contiguous(), weight.t(), None) if ctx.needs_input_grad[0] else None,
+        rows.t() @ x.flatten(0, -2) if ctx.needs_input_grad[1] else None,
+        rows.sum(0) if ctx.has_bias and ctx.needs_input_grad[2] else None,
+    )
 
 
 torch.library.register_autograd("envwright::linear", _backward, setup_context=_keep)

@@ -30,7 +30,7 @@ class Layout(Protocol):
         ...
 
     def hidden(self, backbone: Callable[..., Any]) -> torch.Tensor:
-        """Last hidden states (targets, width) at the positions that predict a generated token, and maybe padding."""
+        """Last hidden states (targets, width) at the positions that predict a generated token; padding may follow."""
         ...
 
     def targets(self) -> torch.Tensor:

@@ -71,11 +71,14 @@ def has_varlen_kernel(config: LearnerConfig) -> bool:
     return find_spec("torch.nn.attention.varlen") is not None and torch.cuda.get_device_capability() >= (8, 0)
 
 
-def token_multiple(config: LearnerConfig) -> int:
-    """What a pack's tokens are padded to."""
+def use_products(model: Any, config: LearnerConfig) -> int:
+    """Give a model that reads packs the quickest matrix products; what a pack's tokens are padded to for them."""
     from actors import products
 
-    return products.ROWS if products.usable(config) else 1
+    if not products.usable(config):
+        return 1
+    products.use_onednn(model)
+    return products.ROWS
 
 
 def start(model: Any, config: LearnerConfig) -> tuple[Any, Any]:
@@ -88,10 +91,6 @@ def start(model: Any, config: LearnerConfig) -> tuple[Any, Any]:
     if config.lora:
         inject(model, config.lora)
     if config.compile:
-        from actors import products
-
-        if products.usable(config):
-            products.use_onednn(model)
         compile_layers(model)
     model.train()  # gradient checkpointing works in training mode only
     optimizer = torch.optim.AdamW(

@@ -82,6 +82,7 @@ def _lay_out(ws: Workspace, size: int, low: Word, high: Word) -> None:
 def _wind_up(ws: Workspace, size: int, low: Word, high: Word) -> bool:
     """Lay out the cells of a larger board in one word, each row so many spots after the last one that none meet."""
     for offset in range(62):
+        # From the board's own width up to 63, then the smaller ones.
         width = 2 + (size - 2 + offset) % 62
         taken = np.uint64(0)
         row = 0
@@ -109,7 +110,7 @@ def _wind_up(ws: Workspace, size: int, low: Word, high: Word) -> bool:
 
 @inlined_kernel
 def _row_of(size: int, low: Word, high: Word, row: int) -> Word:
-    """The free cells of a row of the board, the leftmost one in the lowest bit."""
+    """The cells of a set in a row of the board, the leftmost one in the lowest bit."""
     first = row * size
     if first >= 64:
         bits = np.uint64(high) >> np.uint64(first - 64)

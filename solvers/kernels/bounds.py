@@ -14,7 +14,6 @@ from solvers.kernels.pairs import pair_row
 from solvers.kernels.workspace import AGENTS, INF, PAIRS, SIZE, TRIPLES, Array, Workspace
 
 ZERO = PAIRS + TRIPLES
-VALUES = ZERO + 1
 HOPELESS = 1 << 20
 
 

@@ -8,6 +8,7 @@ from solvers.compiling import as_int, kernel
 from solvers.kernels import conflicts
 from solvers.kernels.bounds import cover
 from solvers.kernels.conflicts import least_beyond_horizon, open_root, raise_bounds, resolve_conflicts
+from solvers.kernels.moves import VALUES
 from solvers.kernels.record import (
     BY_COST,
     BY_STEPS,
@@ -32,8 +33,7 @@ NONE = -2
 """Proven that there is no such plan; UNKNOWN: the budget ran out."""
 
 MORE_SPLITS = np.array([0, 0, 0, 0, 200, 1_000])
-"""By number of agents, nodes of conflict-based search with a bound from the pair tables: from then on the joint search
-is quicker, for up to three agents as soon as it has the tables."""
+"""By number of agents, nodes up to which conflict-based search goes on once the pair tables bound it."""
 PART_TRY = 300
 """Expansions for each three of the agents that might bound the cost, ten times as many for each four."""
 BEFORE_TRIPLES = np.array([0, 0, 0, 150, 150, 50])
@@ -96,7 +96,7 @@ def _settle_cost(
                 if least > most:
                     return NONE
                 raise_bounds(ws, count, shortest + least)
-            # Without tables some nodes for each pair and cell: about as long as filling the tables takes.
+            # Without tables by the size of what they cost to fill.
             pairs = members * (members - 1) // 2
             cap = as_int(MORE_SPLITS[members]) if tables else max(1, members - 2) * pairs * ws.frame[SIZE]
             before = count
@@ -139,7 +139,7 @@ def _keep_walks(ws: Workspace, group: int, node: int) -> None:
 @kernel
 def _start_bound(ws: Workspace, group: int) -> int:
     """Excess of the start by the pair tables."""
-    values = ws.locals[0]
+    values = ws.locals[VALUES]
     note_start_pairs(ws, group, values)
     return cover(values, as_int(ws.record[group, MEMBERS]), False, COSTS)
 
@@ -192,7 +192,8 @@ def _search_all(
 def _bound_by_parts(
     ws: Workspace, group: int, count: int, waits: bool, triples: bool, least: int, most: int, budget: int
 ) -> int:
-    """The largest excess that some `count` of the agents need without the others, as far as that is quickly found."""
+    """The largest excess that some `count` of the agents need without the others, as far as that is quickly found; with
+    `triples` in plans of the whole team within `most`, since the tables are cut to those."""
     if ws.record[group, MEMBERS] <= count:
         return least
     for chosen in range(1 << ws.record[group, MEMBERS]):

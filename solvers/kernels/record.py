@@ -8,7 +8,8 @@ from solvers.kernels.workspace import AGENTS, Workspace
 UNKNOWN = -1
 BY_STEPS, BY_COST = 0, 1
 
-# columns of Workspace.record; DETOUR: every plan has one
+# columns of Workspace.record; HAS_STEPS, HAS_TRIPLES: one more than the makespan, the excess up to which those tables
+# hold; DETOUR: every plan has one
 (
     MEMBERS, HAS_STEPS, HAS_EXCESS, HAS_TRIPLES, STEPS_VALUE, COST_VALUE, PLANS_FREE, WAIT_COST_VALUE, EXPANSIONS,
     DETOUR, HAS_WITHIN,

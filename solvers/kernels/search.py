@@ -56,7 +56,7 @@ def search(
     """(EXHAUSTED | FOUND | CAPPED, excess, expansions, entry of the goal).
 
     The excess is known to be at least `least`; EXHAUSTED: no plan has an excess up to `most`, or none at all with
-    most = COSTS - 1. CAPPED gives a lower bound. `triples` says that the tables of three agents are filled.
+    most = COSTS - 1. CAPPED gives a lower bound. `triples`: the tables of three agents are filled up to `most`.
     """
     clear_store(ws)
     clear_open(ws)

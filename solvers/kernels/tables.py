@@ -5,13 +5,14 @@ from __future__ import annotations
 from solvers.compiling import as_int, kernel
 from solvers.kernels.board import fill_near, fill_within, measure
 from solvers.kernels.bounds import OPPOSITE, pair_excess, triple_row
+from solvers.kernels.moves import VALUES
 from solvers.kernels.pairs import fill_pair_excess, fill_pair_steps, pair_row
 from solvers.kernels.record import HAS_EXCESS, HAS_STEPS, HAS_TRIPLES, HAS_WITHIN, MEMBERS
 from solvers.kernels.triples import fill_triple_excess, fill_triple_steps
 from solvers.kernels.workspace import AGENTS, CANCEL, INF, QUESTION, SIZE, Array, Workspace
 
 AHEAD = 2
-"""So many steps more than the makespan at hand are the tables of two good for: mostly no or few more are tried."""
+"""The tables of two hold for this many steps beyond the makespan at hand: mostly few more are tried."""
 
 
 @kernel
@@ -22,10 +23,8 @@ def _fill_near(ws: Workspace, group: int) -> None:
 
 @kernel
 def fill_steps(ws: Workspace, group: int, makespan: int) -> int:
-    """Tables of two for plans of at most this makespan and a little more; the record keeps one more, zero being none.
-
-    The least makespan that they leave, INF when two of the agents have no plan.
-    """
+    """Fill the tables of two for plans of at most this makespan and a little more; the least makespan that they leave,
+    INF when two of the agents have no plan."""
     team, members, size = ws.team[group], ws.record[group, MEMBERS], ws.frame[SIZE]
     if ws.record[group, HAS_STEPS] > makespan:
         return makespan
@@ -39,7 +38,7 @@ def fill_steps(ws: Workspace, group: int, makespan: int) -> int:
             start = ws.start[i] * size + ws.start[j]
             fill_pair_steps(ws, i, j, limit)
             if ws.pair_steps[pair_row(i, j), start] == INF:
-                fill_pair_steps(ws, i, j, INF)
+                fill_pair_steps(ws, i, j, size * size)
             makespan = max(makespan, as_int(ws.pair_steps[pair_row(i, j), start]))
             if makespan == INF:
                 return INF
@@ -48,10 +47,9 @@ def fill_steps(ws: Workspace, group: int, makespan: int) -> int:
 
 @kernel
 def fill_triple_tables(ws: Workspace, group: int, makespan: int) -> bool:
-    """Tables of three for plans of at most this makespan; do they refute it?"""
+    """Tables of three for plans of at most this makespan; do they refute it? Needs fill_steps."""
     team, members = ws.team[group], ws.record[group, MEMBERS]
     size = ws.frame[SIZE]
-    _fill_within(ws, group)
     for q in range(members):
         for r in range(q):
             for p in range(r):
@@ -114,15 +112,16 @@ def note_start_pairs(ws: Workspace, group: int, values: Array) -> None:
 
 @kernel
 def fill_triples(ws: Workspace, group: int, limit: int) -> None:
-    """Tables of three up to an excess of `limit` of all; the record keeps one more, zero being none.
+    """Fill the tables of three for plans with an excess of at most `limit` of the whole team.
 
-    Where two agents are left, what these need already is out of reach for the three.
+    Of five, what the other two need from the start is out of reach for the three: the tables bound the team, and what a
+    part of it needs in plans of the team, but not what the part could do alone.
     """
     team, members = ws.team[group], ws.record[group, MEMBERS]
     if ws.record[group, HAS_TRIPLES] == 0:
         _fill_around(ws, group)
     ws.record[group, HAS_TRIPLES] = limit + 1
-    values = ws.locals[0]
+    values = ws.locals[VALUES]
     note_start_pairs(ws, group, values)
     for q in range(members):
         for r in range(q):

@@ -17,9 +17,12 @@ AGENTS = 5
 PAIRS = 10
 TRIPLES = 10
 MOVES = 8
-"""Four neighbours, one of them perhaps the goal and then to stop there or to pass, and staying: at most six."""
+"""Four neighbours, one of them perhaps the goal and then to stop there or to pass, and staying: at most six. With
+eight, the choices of two agents are the bits of a word."""
 PAIR_STATES = (CELLS + 1) ** 2
+"""Where two agents can stand, on a cell or stopped for good."""
 LEVELS = 8
+"""By so much less one do two moves raise a pair's bound at most, or more than can be told apart."""
 HORIZON = 255
 """Longest plan kept, in steps."""
 COSTS = 1024

@@ -8,7 +8,7 @@ from actors.products import Linear, linear, usable, use_onednn
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(64, 24), (2, 7, 24), (1, 24)])
+@pytest.mark.parametrize("shape", [(64, 24), (2, 7, 24), (1, 24), (0, 24)])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_linear_layer_gives_the_values_and_gradients_of_torch(bias, shape, compiled):
     torch.manual_seed(0)
@@ -37,6 +37,15 @@ def test_the_operator_keeps_the_rules_of_torch():
     x, weight = torch.randn(3, 5, requires_grad=True), torch.randn(4, 5, requires_grad=True)
     torch.library.opcheck(torch.ops.envwright.linear.default, (x, weight, None))
     assert linear(x, weight, None).shape == (3, 4)
+
+
+def test_what_is_frozen_costs_no_gradient():
+    layer = Linear(4, 3).requires_grad_(False)
+    x = torch.randn(2, 4, requires_grad=True)
+    layer(x).sum().backward()
+    assert x.grad is not None
+    assert layer.weight.grad is None
+    assert layer.bias.grad is None
 
 
 @pytest.mark.parametrize("change", [{"compile": False}, {"dtype": "bfloat16"}, {"gpus": 1.0}])
