@@ -23,8 +23,8 @@ PEER_BOARDS = 60
 DRAWS = 10
 """Further draws as large as a stratum's list: how far apart their 95th percentiles lie."""
 RAW_BOARDS = {"S1": 20_000, "S2": 10_000, "S3": 3_000, "S4": 3_000}
-EVERYTHING, SHORTEST = 15, 1
-"""Bit sets of labels, as the kernel takes them: all, or the makespan and whether there is a plan."""
+EVERYTHING, OPTIMA, SHORTEST = 15, 3, 1
+"""Bit sets of labels, as the kernel takes them: all, both optima, the makespan; each with whether there is a plan."""
 LIMIT_US = 60e6
 
 
@@ -37,6 +37,10 @@ def run() -> dict[str, float]:
         boards = sets[stratum.name]
         ours, status = measure(boards)
         _note(figures, stratum.name, ours, status)
+        optima, _ = measure(boards, OPTIMA)
+        figures[f"optima_median_us_{stratum.name}"] = float(np.median(optima))
+        figures[f"optima_p95_us_{stratum.name}"] = float(np.percentile(optima, 95))
+        figures[f"optima_mean_us_{stratum.name}"] = float(optima.mean())
         # Where there is no plan the peer only runs into its cap, so it is asked for boards that have one.
         shared = np.flatnonzero(status == Status.SOLVABLE)[:PEER_BOARDS]
         theirs, gave_up = _peer([boards[place] for place in shared])
