@@ -44,9 +44,14 @@ def one_rank(learner, model_directory):
 
 @pytest.mark.parametrize(
     "settings",
-    # Small micro-batches differ in size and go through one compiled layer.
-    [{"packing": "auto"}, {"packing": "none"}, {"compile": True, "micro_batch_tokens": 20}],
-    ids=["auto", "none", "compiled"],
+    # Small micro-batches differ in size and go through one compiled layer, padded to 64 or 128 tokens if packed.
+    [
+        {"packing": "auto"},
+        {"packing": "none"},
+        {"compile": True, "micro_batch_tokens": 128},
+        {"compile": True, "packing": "none", "micro_batch_tokens": 20},
+    ],
+    ids=["auto", "none", "compiled", "compiled_none"],
 )
 def test_three_updates_equal_a_plain_pytorch_loop(one_rank, model_directory, batch, tied, settings):
     group = one_rank(tied, replay_weight=REPLAY_WEIGHT, **settings)
@@ -59,6 +64,20 @@ def test_three_updates_equal_a_plain_pytorch_loop(one_rank, model_directory, bat
         assert_metrics(found, expected)
     assert 0 < curve[0]["policy/clip_share"] < 1
     assert curve[0]["policy/grad_norm"] > OPTIMIZER["max_grad_norm"]
+
+
+def test_the_driver_works_meanwhile_and_its_failure_leaves_no_rank_at_work(one_rank, batch):
+    group = one_rank()
+    called = []
+    assert group.update(batch, lambda: called.append(group.version)).version == 1
+    assert called == [0]
+
+    def fail():
+        raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space left"):
+        group.update(batch, fail)
+    assert group.update(batch).version == 3
 
 
 def test_layers_whose_weights_are_spread_cannot_be_compiled():
@@ -217,12 +236,14 @@ def test_learning_raises_the_log_probs_of_rewarded_tokens(one_rank, some_rows):
     assert sum(end[1]) < sum(start[1])
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_two_ranks_learn_like_a_plain_loop_under_every_zero_stage(learner, model_directory, batch, tied, stage):
+@pytest.mark.parametrize(("stage", "compiled"), [(0, False), (1, False), (2, False), (3, False), (2, True)])
+def test_two_ranks_learn_like_a_plain_loop_under_every_zero_stage(
+    learner, model_directory, batch, tied, stage, compiled
+):
     """Parts of different length, so that a rank pads with an empty pass."""
     directory = model_directory(tied=tied)
     settings = {**OPTIMIZER, "zero_stage": stage, "micro_batch_tokens": 12, "replay_weight": REPLAY_WEIGHT}
-    group = learner(2)(directory, ALGORITHM, **settings)
+    group = learner(2)(directory, ALGORITHM, **settings, compile=compiled)
     before = weights_of(group)
     metrics = train(group, batch, 3)
     model = load(directory)

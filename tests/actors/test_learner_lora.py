@@ -109,12 +109,15 @@ def test_only_adapters_travel_and_they_make_the_engines_model_the_learners(learn
         assert row != pytest.approx(old.tolist(), abs=1e-3)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_reference_is_the_base_model_and_training_goes_on_unharmed(learner, model_directory, batch, ranks):
+@pytest.mark.parametrize(("ranks", "compiled"), [(1, False), (2, False), (1, True)])
+def test_the_reference_is_the_base_model_and_training_goes_on_unharmed(
+    learner, model_directory, batch, ranks, compiled
+):
     """The reference of a KL term needs no copy: the same ranks with their adapters switched off."""
     directory = model_directory(tied=True)
     algorithm = AlgorithmConfig(**ALGORITHM.model_dump(exclude={"kl"}), kl={"coefficient": 0.2})
-    group = build(learner, directory, ranks, algorithm, lora={**LORA, "targets": TARGETS}, zero_stage=3 * (ranks - 1))
+    settings = {"lora": {**LORA, "targets": TARGETS}, "zero_stage": 3 * (ranks - 1), "compile": compiled}
+    group = build(learner, directory, ranks, algorithm, **settings)
     start = weights_of(group)
     metrics = train(group, Batch(batch.rows), 3)
     model = with_adapters(load(directory), start, LORA["alpha"] / LORA["rank"])
