@@ -96,7 +96,7 @@ def _settle_cost(
                 if least > most:
                     return NONE
                 raise_bounds(ws, count, shortest + least)
-            # Without tables by the size of what they cost to fill.
+            # Without tables as many nodes as what the tables cost to fill is worth.
             pairs = members * (members - 1) // 2
             cap = as_int(MORE_SPLITS[members]) if tables else max(1, members - 2) * pairs * ws.frame[SIZE]
             before = count

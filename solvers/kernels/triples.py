@@ -44,13 +44,9 @@ def fill_triple_excess(ws: Workspace, i: int, j: int, k: int, limit: int) -> Non
         radius = min((total - cost) // 3, size - 1)
         for a in range(size):
             while True:
-                b = _next_row(ws, front, a)
+                b, low, high = _next_row(ws, front, a, i, j, k, radius)
                 if b < 0:
                     break
-                far = max(ws.from_start[i, a], ws.from_start[j, b]) > radius
-                low, high = _take_row(ws, front, a * size + b, k, -1 if far else radius)
-                if low == 0 and high == 0:
-                    continue
                 found = True
                 value = cost - as_int(ws.dist[i, a]) - as_int(ws.dist[j, b])
                 write_excess(ws, table, (a * size + b) * size, low, high, ws.dist[k], value)
@@ -76,13 +72,9 @@ def fill_triple_steps(ws: Workspace, i: int, j: int, k: int, limit: int) -> None
         found = False
         for a in range(size):
             while True:
-                b = _next_row(ws, front, a)
+                b, low, high = _next_row(ws, front, a, i, j, k, radius)
                 if b < 0:
                     break
-                far = max(ws.from_start[i, a], ws.from_start[j, b]) > radius
-                low, high = _take_row(ws, front, a * size + b, k, -1 if far else radius)
-                if low == 0 and high == 0:
-                    continue
                 found = True
                 write(ws, table, (a * size + b) * size, low, high, min(steps, INF - 1))
                 _expand_row(ws, a, b, low, high, upcoming)
@@ -112,30 +104,27 @@ def _add_state(ws: Workspace, layer: int, a: int, b: int, c: int) -> None:
 
 
 @inlined_kernel
-def _next_row(ws: Workspace, layer: int, a: int) -> int:
-    """The second agent's cell in one of the frontier's rows that are left for this cell of the first; -1: in none."""
-    rest = ws.rows[layer, a, 0]
-    if rest != 0:
-        ws.rows[layer, a, 0] = rest & (rest - np.uint64(1))
-        return as_int(ws.cell[trailing_zeros(rest)])
-    rest = ws.rows[layer, a, 1]
-    if rest != 0:
-        ws.rows[layer, a, 1] = rest & (rest - np.uint64(1))
-        return as_int(ws.cell[64 + trailing_zeros(rest)])
-    return -1
-
-
-@inlined_kernel
-def _take_row(ws: Workspace, layer: int, row: int, k: int, radius: int) -> tuple[Word, Word]:
-    """Empty a row of the frontier; its states that are new and within the radius (-1: none) of the start of agent k."""
-    low, high = ws.fronts[layer, row, 0] & ~ws.fronts[4, row, 0], ws.fronts[layer, row, 1] & ~ws.fronts[4, row, 1]
-    ws.fronts[layer, row, 0], ws.fronts[layer, row, 1] = np.uint64(0), np.uint64(0)
-    if radius < 0:
-        return np.uint64(0), np.uint64(0)
-    low, high = low & ws.within[k, radius, 0], high & ws.within[k, radius, 1]
-    ws.fronts[4, row, 0] |= low
-    ws.fronts[4, row, 1] |= high
-    return low, high
+def _next_row(ws: Workspace, layer: int, a: int, i: int, j: int, k: int, radius: int) -> tuple[int, Word, Word]:
+    """Take the next row of the frontier for this cell of agent i: (cell of agent j, or -1; its new states), where
+    none of the three is farther than the radius from its start."""
+    size, seen = ws.frame[SIZE], ws.fronts[4]
+    while True:
+        half = 0 if ws.rows[layer, a, 0] != 0 else 1
+        rest = ws.rows[layer, a, half]
+        if rest == 0:
+            return -1, np.uint64(0), np.uint64(0)
+        ws.rows[layer, a, half] = rest & (rest - np.uint64(1))
+        b = as_int(ws.cell[64 * half + trailing_zeros(rest)])
+        row = a * size + b
+        low, high = ws.fronts[layer, row, 0] & ~seen[row, 0], ws.fronts[layer, row, 1] & ~seen[row, 1]
+        ws.fronts[layer, row, 0], ws.fronts[layer, row, 1] = np.uint64(0), np.uint64(0)
+        if max(ws.from_start[i, a], ws.from_start[j, b]) > radius:
+            continue
+        low, high = low & ws.within[k, radius, 0], high & ws.within[k, radius, 1]
+        if low != 0 or high != 0:
+            seen[row, 0] |= low
+            seen[row, 1] |= high
+            return b, low, high
 
 
 @kernel
